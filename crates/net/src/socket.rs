@@ -8,7 +8,7 @@ use onecopy_inet::stack::slab::Id;
 use onecopy_inet::stack::{self, Bound};
 use onecopy_inet::tcp::Readiness;
 use onecopy_socket::registry::{self, Row, Type};
-use onecopy_socket::{Counters, Error, Op, Policy, Reader, Result, SendFlags, Settings};
+use onecopy_socket::{Counters, Error, Op, Policy, Reader, Result, SendFlags, Settings, Wait};
 use onecopy_sync::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::fmt;
@@ -52,17 +52,74 @@ pub(crate) const PIECE: usize = 256 << 10;
 /// Bytes of a page of the stack's pool: the longest copy that is one.
 const PAGE: usize = 4096;
 
-/// A socket; closed with its last handle.
-pub(crate) struct Socket<P: Protocol> {
-    stack: Stack,
-    waiter: Arc<Waiter>,
-    bell: OnceLock<Arc<Bell>>,
+/// What sockets have whoever carries their bytes.
+pub(crate) struct Common {
     settings: Settings,
     counters: Counters,
     /// Where the settings and counters lie. (The stack has it, too, to show what becomes of the socket.)
     row: Arc<Row>,
     /// A stream's: one send at a time, so that bytes of two never mix.
     sending: Mutex<()>,
+}
+
+impl Common {
+    pub fn new(row: Arc<Row>, wait: Wait, reader: Reader) -> Common {
+        Common {
+            settings: row.settings(Policy::Auto, reader, wait),
+            counters: row.counters(),
+            row,
+            sending: Mutex::new(()),
+        }
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Which stores a copy into the stack's pages is to use.
+    pub fn hint(&self, flags: SendFlags) -> Hint {
+        let settings = &self.settings;
+        let policy = if flags.contains(SendFlags::NTCOPY) { Policy::NonTemporal } else { settings.policy() };
+        Hint { policy, footprint: 0, reader: settings.reader() }
+    }
+
+    /// Counts `n` bytes that were sent by a copy with `hint`, under the lock of whoever carries them.
+    pub fn copied_in(&self, n: usize, hint: Hint) {
+        let counters = &self.counters;
+        counters.sent.add_exclusive(n);
+        counters.user_copied_in.add_exclusive(n);
+        if plan(n.min(PAGE), hint) == Store::NonTemporal {
+            counters.user_copied_nt.add_exclusive(n);
+        }
+    }
+
+    /// Counts `n` bytes that were sent by reference, likewise.
+    pub fn referenced(&self, n: usize) {
+        self.counters.sent.add_exclusive(n);
+        self.counters.referenced.add(n);
+    }
+
+    /// The right to send: whole sends never interleave. Who is not to wait gets EAGAIN while another thread's send waits for room.
+    pub fn send_alone(&self, dont_wait: bool) -> Result<MutexGuard<'_, ()>> {
+        let taken = match self.settings.write_timeout() {
+            _ if dont_wait || self.settings.nonblocking() => self.sending.try_lock(),
+            Some(limit) => self.sending.lock_for(limit),
+            None => Some(self.sending.lock()),
+        };
+        taken.ok_or_else(|| Error::new(Op::Send, Errno::AGAIN))
+    }
+}
+
+/// A socket of a stack of the program's own; closed with its last handle.
+pub(crate) struct Socket<P: Protocol> {
+    stack: Stack,
+    waiter: Arc<Waiter>,
+    bell: OnceLock<Arc<Bell>>,
+    common: Common,
     reads: Learnt,
     writes: Learnt,
     protocol: PhantomData<fn() -> P>,
@@ -106,11 +163,8 @@ impl<P: Protocol> Socket<P> {
         Socket {
             waiter,
             bell: OnceLock::new(),
-            settings: row.settings(Policy::Auto, Reader::NoCpu, stack.wait_mode()),
-            counters: row.counters(),
-            row,
+            common: Common::new(row, stack.wait_mode(), Reader::NoCpu),
             stack: stack.clone(),
-            sending: Mutex::new(()),
             reads: Learnt::default(),
             writes: Learnt::default(),
             protocol: PhantomData,
@@ -125,12 +179,16 @@ impl<P: Protocol> Socket<P> {
         self.waiter.id()
     }
 
+    pub fn common(&self) -> &Common {
+        &self.common
+    }
+
     pub fn settings(&self) -> &Settings {
-        &self.settings
+        &self.common.settings
     }
 
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.common.counters
     }
 
     fn inner(&self) -> &Inner {
@@ -140,7 +198,7 @@ impl<P: Protocol> Socket<P> {
     /// Its addresses have changed: whoever looks from outside sees them.
     pub fn named(&self) {
         let bound = self.addresses();
-        self.row.names(P::NAME, bound.local, bound.remote);
+        self.common.row.names(P::NAME, bound.local, bound.remote);
     }
 
     /// Calls `act` under the stack's lock.
@@ -161,7 +219,7 @@ impl<P: Protocol> Socket<P> {
         dont_wait: bool,
         mut attempt: impl FnMut(&mut Shard, Id, u64) -> std::result::Result<R, P::Cause>,
     ) -> Result<R> {
-        let (id, settings) = (self.id(), &self.settings);
+        let (id, settings) = (self.id(), self.settings());
         let (limit, learnt) = match way {
             Way::Read => (settings.read_timeout(), &self.reads),
             Way::Write => (settings.write_timeout(), &self.writes),
@@ -190,7 +248,7 @@ impl<P: Protocol> Socket<P> {
         mut attempt: impl FnMut(&mut Shard, Id, u64) -> std::result::Result<R, P::Cause>,
     ) -> Result<R> {
         let id = self.id();
-        let patience = Patience { wait: self.settings.wait(), none: false, limit };
+        let patience = Patience { wait: self.settings().wait(), none: false, limit };
         let done = self.inner().wait(&self.waiter, patience, &self.writes, |shard, now| {
             match attempt(shard, id, now) {
                 Err(cause) if cause.waits() => None,
@@ -206,42 +264,23 @@ impl<P: Protocol> Socket<P> {
 
     /// Which stores a copy into the stack's pages is to use.
     pub fn hint(&self, flags: SendFlags) -> Hint {
-        let settings = &self.settings;
-        let policy = if flags.contains(SendFlags::NTCOPY) { Policy::NonTemporal } else { settings.policy() };
-        Hint { policy, footprint: 0, reader: settings.reader() }
+        self.common.hint(flags)
     }
 
     /// Counts `n` bytes that were sent by a copy with `hint`, under the stack's lock.
     pub fn copied_in(&self, n: usize, hint: Hint, kernel_copies: bool) {
-        let counters = &self.counters;
-        counters.sent.add_exclusive(n);
-        counters.user_copied_in.add_exclusive(n);
-        if plan(n.min(PAGE), hint) == Store::NonTemporal {
-            counters.user_copied_nt.add_exclusive(n);
-        }
+        self.common.copied_in(n, hint);
         if kernel_copies {
-            counters.kernel_copied.add(n);
+            self.common.counters.kernel_copied.add(n);
         }
     }
 
     /// Counts `n` bytes that were sent by reference, under the stack's lock.
     pub fn referenced(&self, n: usize, kernel_copies: bool) {
-        let counters = &self.counters;
-        counters.sent.add_exclusive(n);
-        counters.referenced.add(n);
+        self.common.referenced(n);
         if kernel_copies {
-            counters.kernel_copied.add(n);
+            self.common.counters.kernel_copied.add(n);
         }
-    }
-
-    /// The right to send: whole sends never interleave. Who is not to wait gets EAGAIN while another thread's send waits for room.
-    pub fn send_alone(&self, dont_wait: bool) -> Result<MutexGuard<'_, ()>> {
-        let taken = match self.settings.write_timeout() {
-            _ if dont_wait || self.settings.nonblocking() => self.sending.try_lock(),
-            Some(limit) => self.sending.lock_for(limit),
-            None => Some(self.sending.lock()),
-        };
-        taken.ok_or_else(|| Error::new(Op::Send, Errno::AGAIN))
     }
 
     /// Its addresses.

@@ -17,12 +17,14 @@ pub use builder::{BuildError, Builder, Driver};
 pub(crate) use shard::{Shard, Waiter};
 pub(crate) use wait::{Gone, Learnt, Patience};
 
+use crate::tcp::Endpoint;
 use onecopy_socket::Wait;
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use onecopy_sys::eventfd::EventFd;
 use runner::Sleep;
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -66,6 +68,18 @@ impl Stack {
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.owner.inner
+    }
+
+    pub(crate) fn tcp_listen(&self, address: SocketAddr, backlog: u32) -> crate::Result<Arc<dyn Endpoint>> {
+        crate::tcp::socket::listen(self, address, backlog)
+    }
+
+    pub(crate) fn tcp_connect(
+        &self,
+        local: Option<SocketAddr>,
+        address: SocketAddr,
+    ) -> crate::Result<Arc<dyn Endpoint>> {
+        crate::tcp::socket::connect(self, local, address)
     }
 
     /// Its addresses.

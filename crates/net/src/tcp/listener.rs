@@ -1,13 +1,12 @@
 //! Listeners.
 
-use super::socket::Socket;
+use super::endpoint::Endpoint;
 use super::stream::Stream;
 use crate::Stack;
 use crate::error::of;
-use crate::socket::{Way, checked};
-use onecopy_inet::stack::slab::Id;
+use crate::socket::checked;
 use onecopy_socket::{Error, Op, Result};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ const BACKLOG: u32 = 4096;
 /// A socket that accepts connections. It works as std's `TcpListener` does.
 #[derive(Debug)]
 pub struct Listener {
-    socket: Arc<Socket>,
+    socket: Arc<dyn Endpoint>,
 }
 
 impl Listener {
@@ -37,14 +36,7 @@ impl Listener {
     ///
     /// As [`Listener::bind`].
     pub fn bind_with_backlog(stack: &Stack, address: SocketAddr, backlog: u32) -> Result<Listener> {
-        let socket = Socket::open(stack, true)?;
-        let done = socket.with(|shard, id, _| {
-            shard.inet_mut().tcp_bind(id, address, true)?;
-            shard.inet_mut().tcp_listen(id, backlog)
-        });
-        done.map_err(|cause| of(Op::Bind, cause).about("address"))?;
-        socket.named();
-        Ok(Listener { socket: Arc::new(socket) })
+        Ok(Listener { socket: stack.tcp_listen(address, backlog)? })
     }
 
     /// Waits for the next connection.
@@ -53,9 +45,8 @@ impl Listener {
     ///
     /// EAGAIN where it is not to wait or [`Listener::set_accept_timeout`] has come, EINTR, EINVAL after [`Listener::shutdown`].
     pub fn accept(&self) -> Result<(Stream, SocketAddr)> {
-        let accept = |shard: &mut crate::stack::Shard, id: Id, _| shard.inet_mut().tcp_accept(id);
-        let (id, from) = self.socket.call(Op::Accept, Way::Read, false, accept)?;
-        Ok((Stream::of(Socket::of(self.socket.stack(), id, false)), from))
+        let (socket, from) = self.socket.accept()?;
+        Ok((Stream::of(socket), from))
     }
 
     /// Accepts connection after connection.
@@ -88,9 +79,7 @@ impl Listener {
     ///
     /// What shutdown(2) says.
     pub fn shutdown(&self) -> Result<()> {
-        let side = onecopy_inet::tcp::Side::Read;
-        let done = self.socket.with(|shard, id, now| shard.inet_mut().tcp_shutdown(now, id, side));
-        done.map_err(|cause| of(Op::Shutdown, cause))
+        self.socket.shutdown(Shutdown::Read)
     }
 
     /// Sets whether accept fails with EAGAIN instead of waiting.
@@ -129,7 +118,7 @@ impl Listener {
     ///
     /// None: it is a `Result` as std's is.
     pub fn take_error(&self) -> Result<Option<Error>> {
-        Ok(self.socket.take_error().map(|cause| of(Op::Accept, cause)))
+        Ok(self.socket.take_error(Op::Accept))
     }
 
     /// Changes its options; connections that are accepted begin with them.

@@ -2,22 +2,25 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `socket` | what both are for the stack |
+//! | `endpoint` | the seam below both: a stack of the program's own, or the kernel |
+//! | `socket` | what both are on a stack of the program's own |
 //! | `stream` | [`Stream`]: `options` has what is set of it, `traits` what std's traits make of it |
 //! | `listener` | [`Listener`] |
 //! | `mio`, `tokio` | the same for runtimes, with the features of these names |
 //! | `slot` | [`Slot`]: pages to be written, and sent by reference |
 
+mod endpoint;
 mod listener;
 #[cfg(feature = "mio")]
 pub mod mio;
 mod slot;
-mod socket;
+pub(crate) mod socket;
 mod stream;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 
 pub use crate::view::View;
+pub(crate) use endpoint::Endpoint;
 pub use listener::{Incoming, Listener};
 pub use onecopy_inet::tcp::{Info, Settings, State};
 pub use slot::Slot;

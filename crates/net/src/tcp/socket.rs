@@ -1,11 +1,25 @@
-//! What streams and listeners are for the stack.
+//! What streams and listeners are on a stack of the program's own.
 
-use crate::socket::Protocol;
+use super::endpoint::Endpoint;
+use super::slot::writer;
+use crate::error::of;
+use crate::socket::{Common, Protocol, Way};
+use crate::stack::Shard;
+use onecopy_chain::Chain;
+use onecopy_chain::notify::Segment;
+use onecopy_copy::Hint;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::stack::{Bound, Stack};
-use onecopy_inet::tcp::{Error, Readiness, Settings};
+use onecopy_inet::tcp as inet;
+use onecopy_inet::tcp::{Error, Info, Readiness, Received, Settings, Side, State};
+use onecopy_pool::Page;
 use onecopy_socket::registry::{self, Type};
+use onecopy_socket::{Carrier, Op, SendFlags};
 use std::fmt;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// A socket of TCP.
 pub(super) type Socket = crate::socket::Socket<Tcp>;
@@ -57,4 +71,209 @@ impl Protocol for Tcp {
     fn state(inet: &Stack, id: Id) -> impl fmt::Debug {
         inet.tcp_state(id)
     }
+}
+
+/// A listener at `address`.
+pub(crate) fn listen(
+    stack: &crate::Stack,
+    address: SocketAddr,
+    backlog: u32,
+) -> onecopy_socket::Result<Arc<dyn Endpoint>> {
+    let socket = Socket::open(stack, true)?;
+    let done = socket.with(|shard, id, _| {
+        shard.inet_mut().tcp_bind(id, address, true)?;
+        shard.inet_mut().tcp_listen(id, backlog)
+    });
+    done.map_err(|cause| of(Op::Bind, cause).about("address"))?;
+    socket.named();
+    Ok(Arc::new(socket))
+}
+
+/// A connection to `address` that is being made, from `local` if that is given.
+pub(crate) fn connect(
+    stack: &crate::Stack,
+    local: Option<SocketAddr>,
+    address: SocketAddr,
+) -> onecopy_socket::Result<Arc<dyn Endpoint>> {
+    let socket = Socket::open(stack, false)?;
+    let begun = socket.with(|shard, id, now| {
+        if let Some(local) = local {
+            shard.inet_mut().tcp_bind(id, local, true).map_err(|cause| of(Op::Bind, cause))?;
+        }
+        match shard.inet_mut().tcp_connect(now, id, address) {
+            Ok(()) | Err(Error::InProgress) => Ok(()),
+            Err(cause) => Err(of(Op::Connect, cause)),
+        }
+    });
+    begun.map_err(|error| error.about("address"))?;
+    socket.named();
+    Ok(Arc::new(socket))
+}
+
+impl Endpoint for Socket {
+    fn common(&self) -> &Common {
+        Socket::common(self)
+    }
+
+    fn stack(&self) -> &crate::Stack {
+        Socket::stack(self)
+    }
+
+    fn carrier(&self) -> Carrier {
+        Carrier::Stack
+    }
+
+    fn connected(&self, limit: Option<Duration>) -> onecopy_socket::Result<()> {
+        self.call_for(Op::Connect, limit, |shard: &mut Shard, id: Id, _: u64| {
+            if let Some(cause) = shard.inet_mut().tcp_take_error(id) {
+                return Err(cause);
+            }
+            match shard.inet().tcp_state(id) {
+                Some(State::SynSent | State::SynReceived) => Err(Error::WouldBlock),
+                Some(State::Closed) | None => Err(Error::Refused),
+                Some(_) => Ok(()),
+            }
+        })
+    }
+
+    fn accept(&self) -> onecopy_socket::Result<(Arc<dyn Endpoint>, SocketAddr)> {
+        let accept = |shard: &mut Shard, id: Id, _| shard.inet_mut().tcp_accept(id);
+        let (id, from) = self.call(Op::Accept, Way::Read, false, accept)?;
+        Ok((Arc::new(Socket::of(Socket::stack(self), id, false)), from))
+    }
+
+    fn send_bytes(&self, bytes: &[u8], flags: SendFlags, hint: Hint) -> onecopy_socket::Result<usize> {
+        let mut at = 0;
+        let sent = self.call(Op::Send, Way::Write, flags.contains(SendFlags::DONTWAIT), |shard, id, now| {
+            let copies = shard.kernel_copies();
+            let (inet, pool) = shard.parts();
+            let n = inet.tcp_send_bytes(now, id, &bytes[at..], &writer(pool, hint), inet_flags(flags))?;
+            self.copied_in(n, hint, copies);
+            at += n;
+            if at == bytes.len() { Ok(at) } else { Err(Error::WouldBlock) }
+        });
+        match sent {
+            Err(_) if at > 0 => Ok(at),
+            done => done,
+        }
+    }
+
+    fn send_segment(&self, data: &mut Segment<Chain>, flags: SendFlags) -> onecopy_socket::Result<usize> {
+        let mut at = 0;
+        let sent = self.call(Op::Send, Way::Write, flags.contains(SendFlags::DONTWAIT), |shard, id, now| {
+            let copies = shard.kernel_copies();
+            let n = shard.inet_mut().tcp_send(now, id, data, inet_flags(flags))?;
+            self.referenced(n, copies);
+            at += n;
+            if data.payload().is_empty() { Ok(at) } else { Err(Error::WouldBlock) }
+        });
+        match sent {
+            Err(_) if at > 0 => Ok(at),
+            done => done,
+        }
+    }
+
+    fn pages(&self, len: usize) -> onecopy_socket::Result<Vec<Page>> {
+        let pages = self.with(|shard, _, _| {
+            let (_, pool) = shard.parts();
+            let count = len.div_ceil(pool.page_len() as usize);
+            (0..count).map(|_| pool.alloc()).collect::<Result<Vec<_>, _>>()
+        });
+        pages.map_err(|_| of(Op::Send, Error::NoMemory))
+    }
+
+    fn take(&self, max: usize, dont_wait: bool) -> onecopy_socket::Result<Option<Segment<Chain>>> {
+        let (got, copied) = self.call(Op::Recv, Way::Read, dont_wait, |shard, id, now| {
+            let got = shard.inet_mut().tcp_receive(now, id, max)?;
+            Ok((got, shard.kernel_copies()))
+        })?;
+        Ok(match got {
+            Received::End => None,
+            Received::Data(data) => {
+                let (counters, len) = (self.counters(), data.payload().len());
+                counters.received.add(len);
+                if copied {
+                    counters.kernel_copied.add(len);
+                }
+                Some(data)
+            }
+        })
+    }
+
+    fn peek(&self, max: usize, all: bool, dont_wait: bool) -> onecopy_socket::Result<Option<Segment<Chain>>> {
+        self.call(Op::Recv, Way::Read, dont_wait, |shard, id, now| {
+            let inet = shard.inet_mut();
+            match inet.tcp_peek(id, 0, max) {
+                Some(data) if !all || data.payload().len() == max => Ok(Some(data)),
+                Some(data) => {
+                    let ends = inet.tcp_connection(id).is_none_or(inet::Connection::peer_closed);
+                    if ends { Ok(Some(data)) } else { Err(Error::WouldBlock) }
+                }
+                // Nothing is there: a receive says why, and takes nothing.
+                None => inet.tcp_receive(now, id, 0).map(|_| None),
+            }
+        })
+    }
+
+    fn fell_short(&self, way: Way) {
+        Socket::fell_short(self, way);
+    }
+
+    fn shutdown(&self, how: Shutdown) -> onecopy_socket::Result<()> {
+        let side = match how {
+            Shutdown::Read => Side::Read,
+            Shutdown::Write => Side::Write,
+            Shutdown::Both => Side::Both,
+        };
+        let done = self.with(|shard, id, now| shard.inet_mut().tcp_shutdown(now, id, side));
+        done.map_err(|cause| of(Op::Shutdown, cause))
+    }
+
+    fn addresses(&self) -> Bound {
+        Socket::addresses(self)
+    }
+
+    fn take_error(&self, op: Op) -> Option<onecopy_socket::Error> {
+        Socket::take_error(self).map(|cause| of(op, cause))
+    }
+
+    fn info(&self) -> Info {
+        self.with(|shard, id, now| shard.inet().tcp_info(now, id)).unwrap_or_default()
+    }
+
+    fn readable_bytes(&self) -> usize {
+        self.with(|shard, id, _| {
+            shard.inet().tcp_connection(id).map_or(0, |connection| connection.receiver().available() as usize)
+        })
+    }
+
+    fn unacknowledged_bytes(&self) -> usize {
+        self.with(|shard, id, _| {
+            shard.inet().tcp_connection(id).map_or(0, |connection| connection.queued() as usize)
+        })
+    }
+
+    fn fd(&self) -> onecopy_socket::Result<BorrowedFd<'_>> {
+        Socket::fd(self)
+    }
+
+    fn change(&self, change: &mut dyn FnMut(&mut Settings)) -> onecopy_socket::Result<()> {
+        Socket::set(self, change)
+    }
+
+    fn look(&self, look: &mut dyn FnMut(&Settings)) {
+        Socket::get(self, look);
+    }
+
+    fn push(&self) {
+        // A connection that is not made yet has nothing.
+        let _ = self.with(|shard, id, now| shard.inet_mut().tcp_push(now, id));
+    }
+}
+
+fn inet_flags(flags: SendFlags) -> inet::SendFlags {
+    let mut given = inet::SendFlags::empty();
+    given.set(inet::SendFlags::MORE, flags.contains(SendFlags::MORE));
+    given.set(inet::SendFlags::END_OF_RECORD, flags.contains(SendFlags::EOR));
+    given
 }

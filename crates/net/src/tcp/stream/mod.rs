@@ -6,18 +6,15 @@ mod traits;
 use crate::Stack;
 use crate::error::of;
 use crate::socket::{PIECE, Way, checked};
-use crate::stack::Shard;
-use crate::tcp::slot::{Slot, writer};
-use crate::tcp::socket::Socket;
-use crate::tcp::{Info, State};
+use crate::tcp::Info;
+use crate::tcp::endpoint::Endpoint;
+use crate::tcp::slot::Slot;
 use crate::view::{View, copy_out};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_copy::Hint;
-use onecopy_inet::stack::slab::Id;
-use onecopy_inet::tcp as inet;
-use onecopy_inet::tcp::{Error as Cause, Received, Side};
-use onecopy_socket::{Carrier, Counters, Error, Op, Path, RecvFlags, Result, SendFlags, Stats};
+use onecopy_inet::tcp::Error as Cause;
+use onecopy_socket::{Counters, Error, Op, Path, RecvFlags, Result, SendFlags, Stats};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
@@ -29,12 +26,12 @@ use std::time::Duration;
 /// whole sends never interleave. Dropping it closes it; what was sent is still delivered, as long as the stack lives.
 #[derive(Debug)]
 pub struct Stream {
-    socket: Arc<Socket>,
+    socket: Arc<dyn Endpoint>,
 }
 
 impl Stream {
-    pub(in crate::tcp) fn of(socket: Socket) -> Stream {
-        Stream { socket: Arc::new(socket) }
+    pub(in crate::tcp) fn of(socket: Arc<dyn Endpoint>) -> Stream {
+        Stream { socket }
     }
 
     /// Connects to `address` from an address of `stack`, and waits until that is done.
@@ -78,34 +75,12 @@ impl Stream {
     }
 
     fn begin(stack: &Stack, local: Option<SocketAddr>, address: SocketAddr) -> Result<Stream> {
-        let socket = Socket::open(stack, false)?;
-        let begun = socket.with(|shard, id, now| {
-            if let Some(local) = local {
-                shard.inet_mut().tcp_bind(id, local, true).map_err(|cause| of(Op::Bind, cause))?;
-            }
-            match shard.inet_mut().tcp_connect(now, id, address) {
-                Ok(()) | Err(Cause::InProgress) => Ok(()),
-                Err(cause) => Err(of(Op::Connect, cause)),
-            }
-        });
-        begun.map_err(|error| error.about("address"))?;
-        socket.named();
-        Ok(Stream::of(socket))
+        Ok(Stream { socket: stack.tcp_connect(local, address)? })
     }
 
     /// Waits until the connection that was begun is made.
     fn connected(self, limit: Option<Duration>) -> Result<Stream> {
-        let made = |shard: &mut Shard, id: Id, _: u64| {
-            if let Some(cause) = shard.inet_mut().tcp_take_error(id) {
-                return Err(cause);
-            }
-            match shard.inet().tcp_state(id) {
-                Some(State::SynSent | State::SynReceived) => Err(Cause::WouldBlock),
-                Some(State::Closed) | None => Err(Cause::Refused),
-                Some(_) => Ok(()),
-            }
-        };
-        self.socket.call_for(Op::Connect, limit, made).map_err(|error| error.about("address"))?;
+        self.socket.connected(limit).map_err(|error| error.about("address"))?;
         Ok(self)
     }
 
@@ -143,7 +118,7 @@ impl Stream {
     ///
     /// As [`Stream::send`].
     pub fn send_vectored_with_flags(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
-        let _one = self.socket.send_alone(flags.contains(SendFlags::DONTWAIT))?;
+        let _one = self.socket.common().send_alone(flags.contains(SendFlags::DONTWAIT))?;
         let hint = self.hint(flags);
         let mut done = 0;
         let mut pieces = slices.iter().flat_map(|slice| slice.chunks(PIECE)).peekable();
@@ -165,24 +140,11 @@ impl Stream {
 
     /// Sends bytes that are copied under one lock, as many as there is room for at a time.
     fn send_piece(&self, piece: &[u8], flags: SendFlags, hint: Hint) -> Result<usize> {
-        let mut at = 0;
-        let sent =
-            self.socket.call(Op::Send, Way::Write, flags.contains(SendFlags::DONTWAIT), |shard, id, now| {
-                let copies = shard.kernel_copies();
-                let (inet, pool) = shard.parts();
-                let n =
-                    inet.tcp_send_bytes(now, id, &piece[at..], &writer(pool, hint), kernel_flags(flags))?;
-                self.socket.copied_in(n, hint, copies);
-                at += n;
-                if at == piece.len() { Ok(at) } else { Err(Cause::WouldBlock) }
-            });
-        if sent.is_err() {
+        let sent = self.socket.send_bytes(piece, flags, hint);
+        if !matches!(sent, Ok(n) if n == piece.len()) {
             self.socket.fell_short(Way::Write);
         }
-        match sent {
-            Err(_) if at > 0 => Ok(at),
-            done => done,
-        }
+        sent
     }
 
     /// Raises SIGPIPE where that was asked for.
@@ -222,27 +184,15 @@ impl Stream {
     }
 
     pub(in crate::tcp) fn send_all(&self, data: &mut Segment<Chain>, flags: SendFlags) -> Result<usize> {
-        let _one = self.socket.send_alone(flags.contains(SendFlags::DONTWAIT))?;
-        let mut at = 0;
+        let _one = self.socket.common().send_alone(flags.contains(SendFlags::DONTWAIT))?;
         if data.payload().is_empty() {
             return Ok(0);
         }
-        let sent =
-            self.socket.call(Op::Send, Way::Write, flags.contains(SendFlags::DONTWAIT), |shard, id, now| {
-                let copies = shard.kernel_copies();
-                let n = shard.inet_mut().tcp_send(now, id, data, kernel_flags(flags))?;
-                self.socket.referenced(n, copies);
-                at += n;
-                if data.payload().is_empty() { Ok(at) } else { Err(Cause::WouldBlock) }
-            });
-        if sent.is_err() {
+        let sent = self.socket.send_segment(data, flags);
+        if sent.is_err() || !data.payload().is_empty() {
             self.socket.fell_short(Way::Write);
         }
-        match sent {
-            Err(_) if at > 0 => Ok(at),
-            Err(error) => Err(self.signalled(error, flags)),
-            done => done,
-        }
+        sent.map_err(|error| self.signalled(error, flags))
     }
 
     /// Pages of the stack's own for `len` bytes, to be filled in place and then sent without a copy in user space.
@@ -251,14 +201,9 @@ impl Stream {
     ///
     /// ENOBUFS where there are not so many pages.
     pub fn reserve(&self, len: usize) -> Result<Slot<'_>> {
-        let pages = self.socket.with(|shard, _, _| {
-            let (_, pool) = shard.parts();
-            let count = len.div_ceil(pool.page_len() as usize);
-            (0..count).map(|_| pool.alloc()).collect::<std::result::Result<Vec<_>, _>>()
-        });
-        match pages {
+        match self.socket.pages(len) {
             Ok(pages) => Ok(Slot::new(self, pages, len)),
-            Err(_) => Err(of(Op::Send, Cause::NoMemory).about("len").of_bytes(len)),
+            Err(error) => Err(error.about("len").of_bytes(len)),
         }
     }
 
@@ -307,40 +252,12 @@ impl Stream {
 
     /// Takes up to `max` bytes, of one kind of memory; `None` at the end.
     fn take(&self, max: usize, flags: RecvFlags) -> Result<Option<Segment<Chain>>> {
-        let dont_wait = flags.contains(RecvFlags::DONTWAIT);
-        let (got, copied) = self.socket.call(Op::Recv, Way::Read, dont_wait, |shard, id, now| {
-            let got = shard.inet_mut().tcp_receive(now, id, max)?;
-            Ok((got, shard.kernel_copies()))
-        })?;
-        Ok(match got {
-            Received::End => None,
-            Received::Data(data) => {
-                let (counters, len) = (self.socket.counters(), data.payload().len());
-                counters.received.add(len);
-                if copied {
-                    counters.kernel_copied.add(len);
-                }
-                Some(data)
-            }
-        })
+        self.socket.take(max, flags.contains(RecvFlags::DONTWAIT))
     }
 
     fn peek_with_flags(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
-        let dont_wait = flags.contains(RecvFlags::DONTWAIT);
         let all = flags.contains(RecvFlags::WAITALL);
-        let max = buffer.len();
-        let seen = self.socket.call(Op::Recv, Way::Read, dont_wait, |shard, id, now| {
-            let inet = shard.inet_mut();
-            match inet.tcp_peek(id, 0, max) {
-                Some(data) if !all || data.payload().len() == max => Ok(Some(data)),
-                Some(data) => {
-                    let ends = inet.tcp_connection(id).is_none_or(inet::Connection::peer_closed);
-                    if ends { Ok(Some(data)) } else { Err(Cause::WouldBlock) }
-                }
-                // Nothing is there: a receive says why, and takes nothing.
-                None => inet.tcp_receive(now, id, 0).map(|_| None),
-            }
-        })?;
+        let seen = self.socket.peek(buffer.len(), all, flags.contains(RecvFlags::DONTWAIT))?;
         let Some(data) = seen else { return Ok(0) };
         let len = data.payload().len();
         copy_out(&data, &mut buffer[..len], self.socket.counters())
@@ -413,7 +330,7 @@ impl Stream {
     }
 
     pub(in crate::tcp) fn hint(&self, flags: SendFlags) -> Hint {
-        self.socket.hint(flags)
+        self.socket.common().hint(flags)
     }
 
     pub(in crate::tcp) fn counters(&self) -> &Counters {
@@ -434,9 +351,11 @@ impl Stream {
         self.socket.stack()
     }
 
-    /// Which way the bytes take: the stack, both ways. (Behind its link the kernel may copy them: [`Stats::kernel_copied`] counts.)
+    /// Which way the bytes take: the stack or the kernel, both ways. (Behind a stack's link the kernel may copy them, and does behind its own
+    /// sockets, but for sends without a copy: [`Stats::kernel_copied`] counts.)
     pub fn path(&self) -> Path {
-        Path { send: Carrier::Stack, receive: Carrier::Stack }
+        let carrier = self.socket.carrier();
+        Path { send: carrier, receive: carrier }
     }
 
     /// Shuts one way down, or both (shutdown(2)).
@@ -445,13 +364,7 @@ impl Stream {
     ///
     /// ENOTCONN.
     pub fn shutdown(&self, how: Shutdown) -> Result<()> {
-        let side = match how {
-            Shutdown::Read => Side::Read,
-            Shutdown::Write => Side::Write,
-            Shutdown::Both => Side::Both,
-        };
-        let done = self.socket.with(|shard, id, now| shard.inet_mut().tcp_shutdown(now, id, side));
-        done.map_err(|cause| of(Op::Shutdown, cause))
+        self.socket.shutdown(how)
     }
 
     /// Its own address.
@@ -480,12 +393,12 @@ impl Stream {
     ///
     /// None: it is a `Result` as std's is.
     pub fn take_error(&self) -> Result<Option<Error>> {
-        Ok(self.socket.take_error().map(|cause| of(Op::Connect, cause)))
+        Ok(self.socket.take_error(Op::Connect))
     }
 
     /// What is known of the connection (TCP_INFO).
     pub fn info(&self) -> Info {
-        self.socket.with(|shard, id, now| shard.inet().tcp_info(now, id)).unwrap_or_default()
+        self.socket.info()
     }
 
     /// Bytes that can be received without waiting (SIOCINQ).
@@ -494,9 +407,7 @@ impl Stream {
     ///
     /// None: it is a `Result` as that of unix sockets is.
     pub fn readable_bytes(&self) -> Result<usize> {
-        Ok(self.socket.with(|shard, id, _| {
-            shard.inet().tcp_connection(id).map_or(0, |connection| connection.receiver().available() as usize)
-        }))
+        Ok(self.socket.readable_bytes())
     }
 
     /// Bytes that were sent and are not acknowledged yet (SIOCOUTQ).
@@ -505,9 +416,7 @@ impl Stream {
     ///
     /// None: it is a `Result` as that of unix sockets is.
     pub fn unacknowledged_bytes(&self) -> Result<usize> {
-        Ok(self.socket.with(|shard, id, _| {
-            shard.inet().tcp_connection(id).map_or(0, |connection| connection.queued() as usize)
-        }))
+        Ok(self.socket.unacknowledged_bytes())
     }
 
     /// What it has done so far, each copy counted.
@@ -523,11 +432,4 @@ impl Stream {
     pub fn poll_fd(&self) -> Result<BorrowedFd<'_>> {
         self.socket.fd()
     }
-}
-
-fn kernel_flags(flags: SendFlags) -> inet::SendFlags {
-    let mut given = inet::SendFlags::empty();
-    given.set(inet::SendFlags::MORE, flags.contains(SendFlags::MORE));
-    given.set(inet::SendFlags::END_OF_RECORD, flags.contains(SendFlags::EOR));
-    given
 }

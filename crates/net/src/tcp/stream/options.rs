@@ -24,8 +24,8 @@ impl Stream {
     pub fn set_nodelay(&self, nodelay: bool) -> Result<()> {
         self.socket.set(|settings| settings.nodelay = nodelay)?;
         if nodelay {
-            // What waits goes; a connection that is not made yet has nothing.
-            let _ = self.socket.with(|shard, id, now| shard.inet_mut().tcp_push(now, id));
+            // What waits goes.
+            self.socket.push();
         }
         Ok(())
     }

@@ -1,0 +1,89 @@
+//! The seam below streams and listeners: whoever carries the bytes.
+//!
+//! A stack of the program's own is one ([`socket`](super::socket)), the kernel another ([`kernel`](crate::kernel)). What programs call is
+//! written once, above.
+
+use super::{Info, Settings};
+use crate::Stack;
+use crate::socket::{Common, Way};
+use onecopy_chain::Chain;
+use onecopy_chain::notify::Segment;
+use onecopy_copy::Hint;
+use onecopy_inet::stack::Bound;
+use onecopy_pool::Page;
+use onecopy_socket::{Carrier, Counters, Error, Op, Result, SendFlags};
+use std::fmt;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A socket of TCP: a connection, or a listener.
+pub(crate) trait Endpoint: fmt::Debug + Send + Sync {
+    fn common(&self) -> &Common;
+    fn stack(&self) -> &Stack;
+    fn carrier(&self) -> Carrier;
+
+    /// Waits until the connection that was begun is made, up to `limit`.
+    fn connected(&self, limit: Option<Duration>) -> Result<()>;
+    /// Waits for the next connection.
+    fn accept(&self) -> Result<(Arc<dyn Endpoint>, SocketAddr)>;
+
+    /// Copies `bytes` and sends them, waiting for room until all are taken. Returns how many: fewer only where something came in between.
+    fn send_bytes(&self, bytes: &[u8], flags: SendFlags, hint: Hint) -> Result<usize>;
+    /// Sends from the front of `data`, which is not empty, by reference, likewise.
+    fn send_segment(&self, data: &mut Segment<Chain>, flags: SendFlags) -> Result<usize>;
+    /// Pages for `len` bytes, to be filled and sent.
+    fn pages(&self, len: usize) -> Result<Vec<Page>>;
+
+    /// Takes up to `max` bytes of one kind of memory; `None` at the end. It counts them as received.
+    fn take(&self, max: usize, dont_wait: bool) -> Result<Option<Segment<Chain>>>;
+    /// The first `max` bytes, or fewer, which stay there: `all` waits for so many. `None` at the end.
+    fn peek(&self, max: usize, all: bool, dont_wait: bool) -> Result<Option<Segment<Chain>>>;
+    /// A receive has taken less than it asked for, or a send less than it was given: whoever waits for edges hears of what there is.
+    fn fell_short(&self, way: Way);
+
+    fn shutdown(&self, how: Shutdown) -> Result<()>;
+    fn addresses(&self) -> Bound;
+    /// Why it failed, once, as an error of `op`.
+    fn take_error(&self, op: Op) -> Option<Error>;
+    fn info(&self) -> Info;
+    /// Bytes that can be received without waiting.
+    fn readable_bytes(&self) -> usize;
+    /// Bytes that were sent and are not acknowledged.
+    fn unacknowledged_bytes(&self) -> usize;
+    /// What poll(2) is asked of.
+    fn fd(&self) -> Result<BorrowedFd<'_>>;
+
+    fn change(&self, change: &mut dyn FnMut(&mut Settings)) -> Result<()>;
+    fn look(&self, look: &mut dyn FnMut(&Settings));
+    /// What waits to make a full segment goes.
+    fn push(&self);
+}
+
+impl dyn Endpoint {
+    pub fn settings(&self) -> &onecopy_socket::Settings {
+        self.common().settings()
+    }
+
+    pub fn counters(&self) -> &Counters {
+        self.common().counters()
+    }
+
+    /// Changes its options.
+    pub fn set(&self, change: impl FnOnce(&mut Settings)) -> Result<()> {
+        let mut change = Some(change);
+        self.change(&mut |settings| {
+            if let Some(change) = change.take() {
+                change(settings);
+            }
+        })
+    }
+
+    /// What `get` says of its options.
+    pub fn get<R: Default>(&self, get: impl FnOnce(&Settings) -> R) -> R {
+        let (mut get, mut got) = (Some(get), None);
+        self.look(&mut |settings| got = get.take().map(|get| get(settings)));
+        got.unwrap_or_default()
+    }
+}

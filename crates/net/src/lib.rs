@@ -28,6 +28,7 @@
 //! | `bell` | a socket's descriptor for poll(2): a pair of sockets that mirrors what it is ready for |
 //! | `sealed` | [`Sealed`]: memory that nobody can change, sent from where it lies |
 //! | `socket`, `options` | what sockets of all protocols have: how calls wait, what is set and counted |
+//! | [`kernel`] | the kernel's own TCP as a transport of the same sockets, through io_uring |
 //! | `view` | received bytes, where they lie |
 //! | [`tcp`] | streams and listeners |
 //! | [`udp`] | datagrams |
@@ -35,6 +36,7 @@
 
 mod bell;
 mod error;
+pub mod kernel;
 mod options;
 mod port;
 mod sealed;
@@ -48,8 +50,9 @@ pub use onecopy_inet::ip::Cidr;
 pub use onecopy_inet::wire::Mac;
 pub use onecopy_socket::{
     ByteListener, ByteSlot, ByteStream, ByteView, Carrier, Error, Op, Path, Policy, Reader, RecvFlags,
-    Result, SendFlags, Stats, Wait,
+    Result, SendFlags, Stats, Transport, Wait,
 };
+pub use onecopy_uring::Refused;
 pub use port::Port;
 pub use sealed::Sealed;
 pub use stack::{BuildError, Builder, Driver, Stack};

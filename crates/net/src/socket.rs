@@ -80,6 +80,10 @@ impl Common {
         &self.counters
     }
 
+    pub fn row(&self) -> &Row {
+        &self.row
+    }
+
     /// Which stores a copy into the stack's pages is to use.
     pub fn hint(&self, flags: SendFlags) -> Hint {
         let settings = &self.settings;
@@ -117,6 +121,7 @@ impl Common {
 /// A socket of a stack of the program's own; closed with its last handle.
 pub(crate) struct Socket<P: Protocol> {
     stack: Stack,
+    inner: Arc<Inner>,
     waiter: Arc<Waiter>,
     bell: OnceLock<Arc<Bell>>,
     common: Common,
@@ -145,15 +150,16 @@ pub(crate) fn checked(limit: Option<Duration>) -> Result<()> {
 impl<P: Protocol> Socket<P> {
     /// A socket that is not connected and does not listen.
     pub fn open(stack: &Stack, listening: bool) -> Result<Socket<P>> {
-        let id = stack.inner().with(|shard, _| P::open(shard.inet_mut()));
+        let inner = stack.own()?;
+        let id = inner.with(|shard, _| P::open(shard.inet_mut()));
         let id = id.map_err(|cause| of(Op::Socket, cause))?;
-        Ok(Socket::of(stack, id, listening))
+        Ok(Socket::of(stack, inner, id, listening))
     }
 
-    /// The socket that the stack calls `id`.
-    pub fn of(stack: &Stack, id: Id, listening: bool) -> Socket<P> {
+    /// The socket that `inner`, which is the stack's, calls `id`.
+    pub fn of(stack: &Stack, inner: &Arc<Inner>, id: Id, listening: bool) -> Socket<P> {
         let row = Arc::new(Row::claim_unnamed(std::process::id(), P::TYPE, listening));
-        let waiter = stack.inner().with(|shard, _| {
+        let waiter = inner.with(|shard, _| {
             let bound = P::addresses(shard.inet(), id);
             row.names(P::NAME, bound.local, bound.remote);
             let waiter = shard.attend(id, P::readiness, (Arc::clone(&row), P::moves));
@@ -165,6 +171,7 @@ impl<P: Protocol> Socket<P> {
             bell: OnceLock::new(),
             common: Common::new(row, stack.wait_mode(), Reader::NoCpu),
             stack: stack.clone(),
+            inner: Arc::clone(inner),
             reads: Learnt::default(),
             writes: Learnt::default(),
             protocol: PhantomData,
@@ -191,8 +198,8 @@ impl<P: Protocol> Socket<P> {
         &self.common.counters
     }
 
-    fn inner(&self) -> &Inner {
-        self.stack.inner()
+    pub fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     /// Its addresses have changed: whoever looks from outside sees them.

@@ -1,7 +1,8 @@
 //! How a stack comes to be.
 
 use super::runner::Sleep;
-use super::{Inner, Owner, Shard, Stack};
+use super::{Engine, Inner, Owner, Shard, Stack};
+use crate::kernel::{self, Failed, Kernel};
 use crate::port::Port;
 use onecopy_inet::ip::{BadConfig, Cidr};
 use onecopy_inet::key::Seed;
@@ -12,9 +13,10 @@ use onecopy_link::Tap;
 use onecopy_link::tap::{TapConfig, TapError};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{OpenError, PagePool, PoolConfig};
-use onecopy_socket::Wait;
+use onecopy_socket::{Transport, Wait};
 use onecopy_sync::Mutex;
 use onecopy_sys::eventfd::EventFd;
+use onecopy_uring::Refused;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt;
@@ -49,6 +51,8 @@ pub struct Builder {
     wait: Wait,
     linger: Duration,
     pages: u32,
+    transport: Option<Transport>,
+    kernel: kernel::Config,
     tcp: tcp::Config,
     udp: udp::Config,
 }
@@ -66,6 +70,8 @@ impl Builder {
             wait: Wait::default(),
             linger: Duration::from_secs(2),
             pages: 1 << 16,
+            transport: None,
+            kernel: kernel::Config::default(),
             tcp: Default::default(),
             udp: Default::default(),
         }
@@ -161,12 +167,42 @@ impl Builder {
         self
     }
 
+    /// Which way the bytes of its sockets may take. [`Transport::Kernel`]: the kernel's own TCP, through io_uring; it needs no link, no address
+    /// and no root, and what was said of those does not count. [`Transport::Auto`]: a stack of the program's own if its link can be had, else the
+    /// kernel's. If it is not called: a stack of the program's own, or an error. [`Stack::carrier`] tells which it is.
+    #[must_use]
+    pub fn transport(self, transport: Transport) -> Builder {
+        Builder { transport: Some(transport), ..self }
+    }
+
+    /// Changes how the kernel's sockets are used, where the kernel carries the bytes.
+    #[must_use]
+    pub fn kernel(mut self, change: impl FnOnce(&mut kernel::Config)) -> Builder {
+        change(&mut self.kernel);
+        self
+    }
+
     /// Makes it.
     ///
     /// # Errors
     ///
     /// [`BuildError`], which says what to do.
     pub fn build(self) -> Result<Stack, BuildError> {
+        let (config, wait, linger) = (self.kernel, self.wait, self.linger);
+        let kernel = || Kernel::start(config, wait, linger).map(Stack::of_kernel).map_err(BuildError::from);
+        match self.transport {
+            None => self.build_own(),
+            Some(Transport::Kernel) => kernel(),
+            Some(Transport::Auto) if self.link.is_none() => kernel(),
+            Some(Transport::Auto) => match self.build_own() {
+                // Without TAP or root the kernel does; what is wrong in itself is not mended by it.
+                Err(BuildError::Tap(_)) => kernel(),
+                built => built,
+            },
+        }
+    }
+
+    fn build_own(self) -> Result<Stack, BuildError> {
         let mut addresses = Vec::new();
         for address in self.addresses {
             addresses.push(address.map_err(BuildError::Address)?);
@@ -225,7 +261,7 @@ impl Builder {
                 Some(thread.spawn(move || inner.run()).map_err(|error| BuildError::System(errno(&error)))?)
             }
         };
-        Ok(Stack { owner: Arc::new(Owner { inner, thread, linger: self.linger }) })
+        Ok(Stack { engine: Engine::Own(Arc::new(Owner { inner, thread, linger: self.linger })) })
     }
 }
 
@@ -263,6 +299,18 @@ pub enum BuildError {
     Pages(OpenError),
     /// The kernel refused a descriptor, a thread, or random numbers.
     System(Errno),
+    /// The kernel was to carry the bytes, and its io_uring cannot be used.
+    Uring(Refused),
+}
+
+impl From<Failed> for BuildError {
+    fn from(failed: Failed) -> BuildError {
+        match failed {
+            Failed::Refused(refused) => BuildError::Uring(refused),
+            Failed::Pages(error) => BuildError::Pages(error),
+            Failed::System(errno) => BuildError::System(errno),
+        }
+    }
 }
 
 impl fmt::Display for BuildError {
@@ -279,6 +327,7 @@ impl fmt::Display for BuildError {
             BuildError::Config(error) => error.fmt(f),
             BuildError::Pages(error) => error.fmt(f),
             BuildError::System(errno) => write!(f, "a stack could not be started: {errno}"),
+            BuildError::Uring(refused) => write!(f, "the kernel cannot carry the bytes: {refused}"),
         }
     }
 }
@@ -290,6 +339,7 @@ impl From<BuildError> for std::io::Error {
         let kind = match &error {
             BuildError::Tap(error) => std::io::Error::from(error.errno()).kind(),
             BuildError::System(errno) => errno.kind(),
+            BuildError::Uring(refused) => refused.errno().kind(),
             BuildError::Pages(_) => std::io::ErrorKind::OutOfMemory,
             _ => std::io::ErrorKind::InvalidInput,
         };

@@ -17,8 +17,9 @@ pub use builder::{BuildError, Builder, Driver};
 pub(crate) use shard::{Shard, Waiter};
 pub(crate) use wait::{Gone, Learnt, Patience};
 
-use crate::tcp::Endpoint;
-use onecopy_socket::Wait;
+use crate::kernel::{self, Kernel};
+use crate::tcp::{Connection, Listening};
+use onecopy_socket::{Carrier, Error, Op, Wait};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use onecopy_sys::eventfd::EventFd;
@@ -30,13 +31,21 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// An address in a network, with a stack of protocols of the program's own behind it.
+/// An address in a network, with a stack of protocols of the program's own behind it; or the kernel's, if so it was built
+/// ([`Builder::transport`]).
 ///
 /// Clones are handles of the same stack. It lives as long as a handle or a socket of it does; whoever drops the last one waits until what was
 /// sent has been acknowledged, at most as long as [`Builder::linger`] says.
 #[derive(Clone)]
 pub struct Stack {
-    owner: Arc<Owner>,
+    engine: Engine,
+}
+
+/// Who carries the bytes of its sockets.
+#[derive(Clone)]
+enum Engine {
+    Own(Arc<Owner>),
+    Kernel(Arc<Kernel>),
 }
 
 /// Ends the stack with its last handle.
@@ -66,54 +75,103 @@ impl Stack {
         Builder::new()
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.owner.inner
+    fn of_kernel(kernel: Kernel) -> Stack {
+        Stack { engine: Engine::Kernel(Arc::new(kernel)) }
     }
 
-    pub(crate) fn tcp_listen(&self, address: SocketAddr, backlog: u32) -> crate::Result<Arc<dyn Endpoint>> {
-        crate::tcp::socket::listen(self, address, backlog)
+    /// The stack of the program's own.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP where the kernel's is used.
+    pub(crate) fn own(&self) -> crate::Result<&Arc<Inner>> {
+        match &self.engine {
+            Engine::Own(owner) => Ok(&owner.inner),
+            Engine::Kernel(_) => Err(Error::new(Op::Socket, rustix::io::Errno::OPNOTSUPP).because(
+                "the kernel carries only TCP so far; build a stack with a link for it, or take std's socket",
+            )),
+        }
+    }
+
+    pub(crate) fn tcp_listen(&self, address: SocketAddr, backlog: u32) -> crate::Result<Arc<dyn Listening>> {
+        match &self.engine {
+            Engine::Own(_) => crate::tcp::socket::listen(self, address, backlog),
+            Engine::Kernel(kernel) => kernel::listen(self, kernel, address, backlog),
+        }
     }
 
     pub(crate) fn tcp_connect(
         &self,
         local: Option<SocketAddr>,
         address: SocketAddr,
-    ) -> crate::Result<Arc<dyn Endpoint>> {
-        crate::tcp::socket::connect(self, local, address)
+    ) -> crate::Result<Arc<dyn Connection>> {
+        match &self.engine {
+            Engine::Own(_) => crate::tcp::socket::connect(self, local, address),
+            Engine::Kernel(kernel) => kernel::connect(self, kernel, local, address),
+        }
     }
 
-    /// Its addresses.
+    /// Who carries the bytes of its sockets: [`Carrier::Stack`], or [`Carrier::Kernel`] if so it was built.
+    pub fn carrier(&self) -> Carrier {
+        match self.engine {
+            Engine::Own(_) => Carrier::Stack,
+            Engine::Kernel(_) => Carrier::Kernel,
+        }
+    }
+
+    /// Its addresses; none where the kernel carries its bytes, which has its own.
     pub fn addresses(&self) -> Vec<crate::Cidr> {
-        self.owner.inner.shard.lock().inet().interface().addresses().to_vec()
+        match &self.engine {
+            Engine::Own(owner) => owner.inner.shard.lock().inet().interface().addresses().to_vec(),
+            Engine::Kernel(_) => Vec::new(),
+        }
     }
 
-    /// Bytes of the longest packet, from IP's header on.
+    /// Bytes of the longest packet, from IP's header on. (Where the kernel carries its bytes, of the longest that there may be: it depends on
+    /// the way.)
     pub fn mtu(&self) -> u32 {
-        self.owner.inner.shard.lock().inet().interface().mtu()
+        match &self.engine {
+            Engine::Own(owner) => owner.inner.shard.lock().inet().interface().mtu(),
+            Engine::Kernel(_) => u32::from(u16::MAX),
+        }
     }
 
     /// How its sockets wait unless they say otherwise.
     pub fn wait_mode(&self) -> Wait {
-        self.owner.inner.wait
+        match &self.engine {
+            Engine::Own(owner) => owner.inner.wait,
+            Engine::Kernel(kernel) => kernel.wait_mode(),
+        }
     }
 
-    /// Whether the link is still there. Without it nothing arrives any more, and connections time out.
+    /// Whether the link is still there, or the ring. Without it nothing arrives any more, and connections time out.
     pub fn is_up(&self) -> bool {
-        !self.owner.inner.shard.lock().is_down()
+        match &self.engine {
+            Engine::Own(owner) => !owner.inner.shard.lock().is_down(),
+            Engine::Kernel(kernel) => kernel.is_up(),
+        }
     }
 
     /// Calls `look` with the protocols: their counters, neighbours, routes, settings. Everything waits meanwhile.
+    ///
+    /// # Panics
+    ///
+    /// Where the kernel carries its bytes ([`Stack::carrier`]): the protocols are the kernel's.
     pub fn with<R>(&self, look: impl FnOnce(&mut onecopy_inet::stack::Stack) -> R) -> R {
-        let mut shard = self.owner.inner.shard.lock();
+        let inner = self.own().unwrap_or_else(|error| panic!("{error}"));
+        let mut shard = inner.shard.lock();
         let result = look(shard.inet_mut());
-        let now = self.owner.inner.now();
-        self.owner.inner.finish(&mut shard, now);
+        let now = inner.now();
+        inner.finish(&mut shard, now);
         result
     }
 
-    /// What the link has counted, each with its name ([`Port::counters`](crate::Port::counters)).
+    /// What the link has counted, each with its name ([`Port::counters`](crate::Port::counters)), or the ring.
     pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
-        self.owner.inner.shard.lock().link_counters()
+        match &self.engine {
+            Engine::Own(owner) => owner.inner.shard.lock().link_counters(),
+            Engine::Kernel(kernel) => kernel.counters(),
+        }
     }
 
     /// Drives the stack from this thread: receives what is there, does what is due, and if there was neither, waits up to `limit` for
@@ -122,9 +180,9 @@ impl Stack {
     ///
     /// # Errors
     ///
-    /// EINTR.
+    /// EINTR; EOPNOTSUPP where the kernel carries its bytes, which needs no driving.
     pub fn drive(&self, limit: Duration) -> crate::Result<bool> {
-        let driven = self.owner.inner.drive(limit);
+        let driven = self.own()?.drive(limit);
         driven.map_err(|_| crate::Error::new(crate::Op::Wait, rustix::io::Errno::INTR))
     }
 }
@@ -166,7 +224,8 @@ impl Inner {
 
 impl fmt::Debug for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shard = self.owner.inner.shard.lock();
+        let Ok(inner) = self.own() else { return f.write_str("Stack(the kernel's)") };
+        let shard = inner.shard.lock();
         f.debug_struct("Stack")
             .field("addresses", &shard.inet().interface().addresses())
             .field("sockets", &shard.inet().len())

@@ -18,16 +18,31 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A socket of TCP: a connection, or a listener.
+/// A socket of TCP.
 pub(crate) trait Endpoint: fmt::Debug + Send + Sync {
     fn common(&self) -> &Common;
     fn stack(&self) -> &Stack;
     fn carrier(&self) -> Carrier;
+    fn shutdown(&self, how: Shutdown) -> Result<()>;
+    fn addresses(&self) -> Bound;
+    /// Why it failed, once, as an error of `op`.
+    fn take_error(&self, op: Op) -> Option<Error>;
+    /// What poll(2) is asked of.
+    fn fd(&self) -> Result<BorrowedFd<'_>>;
+    fn change(&self, change: &mut dyn FnMut(&mut Settings)) -> Result<()>;
+    fn look(&self, look: &mut dyn FnMut(&Settings));
+}
 
-    /// Waits until the connection that was begun is made, up to `limit`.
-    fn connected(&self, limit: Option<Duration>) -> Result<()>;
+/// A listener.
+pub(crate) trait Listening: Endpoint {
     /// Waits for the next connection.
-    fn accept(&self) -> Result<(Arc<dyn Endpoint>, SocketAddr)>;
+    fn accept(&self) -> Result<(Arc<dyn Connection>, SocketAddr)>;
+}
+
+/// A connection, made or being made.
+pub(crate) trait Connection: Endpoint {
+    /// Waits until it is made, up to `limit`.
+    fn connected(&self, limit: Option<Duration>) -> Result<()>;
 
     /// Copies `bytes` and sends them, waiting for room until all are taken. Returns how many: fewer only where something came in between.
     fn send_bytes(&self, bytes: &[u8], flags: SendFlags, hint: Hint) -> Result<usize>;
@@ -43,35 +58,27 @@ pub(crate) trait Endpoint: fmt::Debug + Send + Sync {
     /// A receive has taken less than it asked for, or a send less than it was given: whoever waits for edges hears of what there is.
     fn fell_short(&self, way: Way);
 
-    fn shutdown(&self, how: Shutdown) -> Result<()>;
-    fn addresses(&self) -> Bound;
-    /// Why it failed, once, as an error of `op`.
-    fn take_error(&self, op: Op) -> Option<Error>;
     fn info(&self) -> Info;
     /// Bytes that can be received without waiting.
     fn readable_bytes(&self) -> usize;
     /// Bytes that were sent and are not acknowledged.
     fn unacknowledged_bytes(&self) -> usize;
-    /// What poll(2) is asked of.
-    fn fd(&self) -> Result<BorrowedFd<'_>>;
-
-    fn change(&self, change: &mut dyn FnMut(&mut Settings)) -> Result<()>;
-    fn look(&self, look: &mut dyn FnMut(&Settings));
     /// What waits to make a full segment goes.
     fn push(&self);
 }
 
-impl dyn Endpoint {
-    pub fn settings(&self) -> &onecopy_socket::Settings {
+/// What all have, in the shape that callers want.
+pub(crate) trait Options: Endpoint {
+    fn settings(&self) -> &onecopy_socket::Settings {
         self.common().settings()
     }
 
-    pub fn counters(&self) -> &Counters {
+    fn counters(&self) -> &Counters {
         self.common().counters()
     }
 
     /// Changes its options.
-    pub fn set(&self, change: impl FnOnce(&mut Settings)) -> Result<()> {
+    fn set(&self, change: impl FnOnce(&mut Settings)) -> Result<()> {
         let mut change = Some(change);
         self.change(&mut |settings| {
             if let Some(change) = change.take() {
@@ -81,9 +88,11 @@ impl dyn Endpoint {
     }
 
     /// What `get` says of its options.
-    pub fn get<R: Default>(&self, get: impl FnOnce(&Settings) -> R) -> R {
+    fn get<R: Default>(&self, get: impl FnOnce(&Settings) -> R) -> R {
         let (mut get, mut got) = (Some(get), None);
         self.look(&mut |settings| got = get.take().map(|get| get(settings)));
         got.unwrap_or_default()
     }
 }
+
+impl<E: Endpoint + ?Sized> Options for E {}

@@ -1,6 +1,6 @@
 //! Listeners.
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Listening, Options};
 use super::stream::Stream;
 use crate::Stack;
 use crate::error::of;
@@ -16,7 +16,7 @@ const BACKLOG: u32 = 4096;
 /// A socket that accepts connections. It works as std's `TcpListener` does.
 #[derive(Debug)]
 pub struct Listener {
-    socket: Arc<dyn Endpoint>,
+    socket: Arc<dyn Listening>,
 }
 
 impl Listener {

@@ -1,6 +1,6 @@
 //! What streams and listeners are on a stack of the program's own.
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Connection, Endpoint, Listening};
 use super::slot::writer;
 use crate::error::of;
 use crate::socket::{Common, Protocol, Way};
@@ -78,7 +78,7 @@ pub(crate) fn listen(
     stack: &crate::Stack,
     address: SocketAddr,
     backlog: u32,
-) -> onecopy_socket::Result<Arc<dyn Endpoint>> {
+) -> onecopy_socket::Result<Arc<dyn Listening>> {
     let socket = Socket::open(stack, true)?;
     let done = socket.with(|shard, id, _| {
         shard.inet_mut().tcp_bind(id, address, true)?;
@@ -94,7 +94,7 @@ pub(crate) fn connect(
     stack: &crate::Stack,
     local: Option<SocketAddr>,
     address: SocketAddr,
-) -> onecopy_socket::Result<Arc<dyn Endpoint>> {
+) -> onecopy_socket::Result<Arc<dyn Connection>> {
     let socket = Socket::open(stack, false)?;
     let begun = socket.with(|shard, id, now| {
         if let Some(local) = local {
@@ -123,6 +123,46 @@ impl Endpoint for Socket {
         Carrier::Stack
     }
 
+    fn shutdown(&self, how: Shutdown) -> onecopy_socket::Result<()> {
+        let side = match how {
+            Shutdown::Read => Side::Read,
+            Shutdown::Write => Side::Write,
+            Shutdown::Both => Side::Both,
+        };
+        let done = self.with(|shard, id, now| shard.inet_mut().tcp_shutdown(now, id, side));
+        done.map_err(|cause| of(Op::Shutdown, cause))
+    }
+
+    fn addresses(&self) -> Bound {
+        Socket::addresses(self)
+    }
+
+    fn take_error(&self, op: Op) -> Option<onecopy_socket::Error> {
+        Socket::take_error(self).map(|cause| of(op, cause))
+    }
+
+    fn fd(&self) -> onecopy_socket::Result<BorrowedFd<'_>> {
+        Socket::fd(self)
+    }
+
+    fn change(&self, change: &mut dyn FnMut(&mut Settings)) -> onecopy_socket::Result<()> {
+        Socket::set(self, change)
+    }
+
+    fn look(&self, look: &mut dyn FnMut(&Settings)) {
+        Socket::get(self, look);
+    }
+}
+
+impl Listening for Socket {
+    fn accept(&self) -> onecopy_socket::Result<(Arc<dyn Connection>, SocketAddr)> {
+        let accept = |shard: &mut Shard, id: Id, _| shard.inet_mut().tcp_accept(id);
+        let (id, from) = self.call(Op::Accept, Way::Read, false, accept)?;
+        Ok((Arc::new(Socket::of(Socket::stack(self), self.inner(), id, false)), from))
+    }
+}
+
+impl Connection for Socket {
     fn connected(&self, limit: Option<Duration>) -> onecopy_socket::Result<()> {
         self.call_for(Op::Connect, limit, |shard: &mut Shard, id: Id, _: u64| {
             if let Some(cause) = shard.inet_mut().tcp_take_error(id) {
@@ -134,12 +174,6 @@ impl Endpoint for Socket {
                 Some(_) => Ok(()),
             }
         })
-    }
-
-    fn accept(&self) -> onecopy_socket::Result<(Arc<dyn Endpoint>, SocketAddr)> {
-        let accept = |shard: &mut Shard, id: Id, _| shard.inet_mut().tcp_accept(id);
-        let (id, from) = self.call(Op::Accept, Way::Read, false, accept)?;
-        Ok((Arc::new(Socket::of(Socket::stack(self), id, false)), from))
     }
 
     fn send_bytes(&self, bytes: &[u8], flags: SendFlags, hint: Hint) -> onecopy_socket::Result<usize> {
@@ -219,24 +253,6 @@ impl Endpoint for Socket {
         Socket::fell_short(self, way);
     }
 
-    fn shutdown(&self, how: Shutdown) -> onecopy_socket::Result<()> {
-        let side = match how {
-            Shutdown::Read => Side::Read,
-            Shutdown::Write => Side::Write,
-            Shutdown::Both => Side::Both,
-        };
-        let done = self.with(|shard, id, now| shard.inet_mut().tcp_shutdown(now, id, side));
-        done.map_err(|cause| of(Op::Shutdown, cause))
-    }
-
-    fn addresses(&self) -> Bound {
-        Socket::addresses(self)
-    }
-
-    fn take_error(&self, op: Op) -> Option<onecopy_socket::Error> {
-        Socket::take_error(self).map(|cause| of(op, cause))
-    }
-
     fn info(&self) -> Info {
         self.with(|shard, id, now| shard.inet().tcp_info(now, id)).unwrap_or_default()
     }
@@ -251,18 +267,6 @@ impl Endpoint for Socket {
         self.with(|shard, id, _| {
             shard.inet().tcp_connection(id).map_or(0, |connection| connection.queued() as usize)
         })
-    }
-
-    fn fd(&self) -> onecopy_socket::Result<BorrowedFd<'_>> {
-        Socket::fd(self)
-    }
-
-    fn change(&self, change: &mut dyn FnMut(&mut Settings)) -> onecopy_socket::Result<()> {
-        Socket::set(self, change)
-    }
-
-    fn look(&self, look: &mut dyn FnMut(&Settings)) {
-        Socket::get(self, look);
     }
 
     fn push(&self) {

@@ -7,7 +7,7 @@ use crate::Stack;
 use crate::error::of;
 use crate::socket::{PIECE, Way, checked};
 use crate::tcp::Info;
-use crate::tcp::endpoint::Endpoint;
+use crate::tcp::endpoint::{Connection, Options};
 use crate::tcp::slot::Slot;
 use crate::view::{View, copy_out};
 use onecopy_chain::Chain;
@@ -26,11 +26,11 @@ use std::time::Duration;
 /// whole sends never interleave. Dropping it closes it; what was sent is still delivered, as long as the stack lives.
 #[derive(Debug)]
 pub struct Stream {
-    socket: Arc<dyn Endpoint>,
+    socket: Arc<dyn Connection>,
 }
 
 impl Stream {
-    pub(in crate::tcp) fn of(socket: Arc<dyn Endpoint>) -> Stream {
+    pub(in crate::tcp) fn of(socket: Arc<dyn Connection>) -> Stream {
         Stream { socket }
     }
 

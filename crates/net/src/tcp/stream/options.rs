@@ -3,6 +3,7 @@
 use super::Stream;
 use crate::options::socket_options;
 use crate::tcp::Settings;
+use crate::tcp::endpoint::Options;
 use onecopy_socket::Result;
 use std::time::Duration;
 

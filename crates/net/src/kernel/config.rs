@@ -1,0 +1,39 @@
+//! How the kernel's sockets are to be used.
+
+/// When bytes are sent from where they lie, instead of being copied by the kernel (IORING_OP_SENDMSG_ZC).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ZeroCopy {
+    /// From 16 KiB on, as long as the kernel does not say that it copied them after all: over loopback and veth it does, and a socket that
+    /// was told so once copies from then on. (MSG_ZEROCOPY's documentation says 10 KiB.)
+    #[default]
+    Auto,
+    /// Always: to see what it costs.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl ZeroCopy {
+    /// Bytes from which on [`ZeroCopy::Auto`] does not copy.
+    pub const LEAST: usize = 16 << 10;
+}
+
+/// How the kernel's sockets are to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// When bytes are sent from where they lie.
+    pub zero_copy: ZeroCopy,
+    /// Pages of 4 KiB that what is sent may take, all sockets together. They are registered with the ring if the memory that may be locked is
+    /// enough (RLIMIT_MEMLOCK, often 8 MiB): then the kernel need not look each of them up.
+    pub send_pages: u32,
+    /// Pages of 32 KiB that what was received may take, all sockets together. Whoever holds many views keeps others from receiving.
+    pub receive_pages: u32,
+}
+
+impl Default for Config {
+    /// 4 MiB to send from, 16 MiB to receive into.
+    fn default() -> Config {
+        Config { zero_copy: ZeroCopy::default(), send_pages: 1024, receive_pages: 512 }
+    }
+}

@@ -1,0 +1,445 @@
+//! A connection: what programs have put there to be sent, what has arrived, and what the ring is asked for.
+
+use super::config::ZeroCopy;
+use super::engine::{Attended, Shared, Turn, Wanting};
+use super::wait::Waiters;
+use crate::bell::Bell;
+use crate::socket::Common;
+use onecopy_chain::Chain;
+use onecopy_chain::notify::{Fate, SegmentQueue};
+use onecopy_inet::tcp::{Readiness, State};
+use onecopy_sync::{Mutex, MutexGuard};
+use onecopy_uring::{End, Event, Key, Ring, Send, Usage};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown, sockopt};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes that wait to be sent, at most; the kernel's send buffer comes behind.
+pub(super) const SEND_ROOM: u64 = 256 << 10;
+/// Bytes of one send, in 64 pages of 4 KiB.
+const BATCH: u64 = 256 << 10;
+/// Bytes of pages with what has arrived, from which on no more is received, and below which again.
+const RECEIVE_ROOM: u64 = 1 << 20;
+/// How long a send waits for pages that others have, at a time: they come home without a word.
+pub(super) const NO_PAGE: Duration = Duration::from_millis(5);
+
+pub(super) struct Connection {
+    token: u64,
+    shared: Arc<Shared>,
+    pub fd: Arc<OwnedFd>,
+    pub common: Common,
+    state: Mutex<Inner>,
+    wanting: Wanting,
+    waiters: Waiters,
+    /// Itself, to be handed to the engine.
+    own: std::sync::Weak<Connection>,
+}
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// To be asked of the ring.
+    Connect(SocketAddr),
+    Connecting,
+    Open,
+    Failed,
+}
+
+/// Whether this side sends no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fin {
+    No,
+    /// Once all is sent.
+    Wanted,
+    Done,
+}
+
+pub(super) struct Inner {
+    phase: Phase,
+    /// What is not taken by the kernel yet.
+    pub send: SegmentQueue,
+    /// Bytes at its front that the ring sends at the moment.
+    sending: bool,
+    /// More comes behind the last of it.
+    pub more: bool,
+    fin: Fin,
+    /// Sends without a copy whose notifications have not come, and their bytes.
+    notifications: u32,
+    /// The kernel copies them after all, or does not take them.
+    copies: bool,
+    pub receive: SegmentQueue,
+    receiving: Option<Key>,
+    /// It was asked to end.
+    cancelled: bool,
+    starves: bool,
+    /// The peer sends no more, or this side wants none.
+    ended: bool,
+    error: Option<Errno>,
+    /// No program has it any more.
+    closed: bool,
+    /// And what is left is not to be sent.
+    aborted: bool,
+    bell: Option<Arc<Bell>>,
+}
+
+impl Connection {
+    pub fn new(shared: &Arc<Shared>, fd: OwnedFd, common: Common, phase: Phase) -> Arc<Connection> {
+        Arc::new_cyclic(|own| Connection {
+            token: shared.name(),
+            shared: Arc::clone(shared),
+            fd: Arc::new(fd),
+            common,
+            state: Mutex::new(Inner {
+                phase,
+                send: SegmentQueue::default(),
+                sending: false,
+                more: false,
+                fin: Fin::No,
+                notifications: 0,
+                copies: shared.config.zero_copy == ZeroCopy::Never,
+                receive: SegmentQueue::default(),
+                receiving: None,
+                cancelled: false,
+                starves: false,
+                ended: false,
+                error: None,
+                closed: false,
+                aborted: false,
+                bell: None,
+            }),
+            wanting: Wanting::default(),
+            waiters: Waiters::default(),
+            own: own.clone(),
+        })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.state.lock()
+    }
+
+    pub fn waiters(&self) -> &Waiters {
+        &self.waiters
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Has the thread that makes requests look at it. Without its lock.
+    pub fn poke(&self) {
+        if let Some(own) = self.own.upgrade() {
+            self.shared.attend(own);
+        }
+    }
+
+    /// Its descriptor for poll(2).
+    pub fn bell(&self) -> rustix::io::Result<Arc<Bell>> {
+        let mut state = self.lock();
+        if let Some(bell) = &state.bell {
+            return Ok(Arc::clone(bell));
+        }
+        let bell = Arc::new(Bell::new()?);
+        bell.show(state.readiness());
+        Ok(Arc::clone(state.bell.insert(bell)))
+    }
+
+    /// Shows whoever looks from outside how it is. Under its lock.
+    pub fn show(&self, state: &Inner) {
+        if let Some(bell) = &state.bell {
+            bell.show(state.readiness());
+        }
+        self.common.row().moves(state.tcp_state() as u8, state.receive.len(), state.send.len());
+    }
+
+    /// Shuts one way down, or both.
+    pub fn shutdown(&self, how: std::net::Shutdown) -> Result<(), Errno> {
+        let mut state = self.lock();
+        if state.phase != Phase::Open {
+            return Err(Errno::NOTCONN);
+        }
+        if how != std::net::Shutdown::Write {
+            state.ended = true;
+            let _ = shutdown(&*self.fd, Shutdown::Read);
+        }
+        if how != std::net::Shutdown::Read && state.fin == Fin::No {
+            state.fin = Fin::Wanted;
+            self.finish(&mut state);
+        }
+        self.show(&state);
+        self.waiters.tell();
+        drop(state);
+        self.poke();
+        Ok(())
+    }
+
+    /// Says that no more comes, once all is sent.
+    fn finish(&self, state: &mut Inner) {
+        if state.fin == Fin::Wanted && state.send.is_empty() && !state.sending {
+            state.fin = Fin::Done;
+            // Where it fails the connection is over anyway.
+            let _ = shutdown(&*self.fd, Shutdown::Write);
+        }
+    }
+
+    /// The last handle is gone. What was sent is still delivered; with something unread, or linger of zero, the peer gets a reset at once
+    /// (RFC 2525, section 2.17), as the kernel does.
+    pub fn close(&self, reset: bool) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.ended = true;
+        if reset || !state.receive.is_empty() || state.phase != Phase::Open {
+            self.give_up(&mut state);
+        } else if state.fin == Fin::No {
+            state.fin = Fin::Wanted;
+            self.finish(&mut state);
+        }
+        state.receive.clear(Fate::Dropped);
+        self.show(&state);
+        drop(state);
+        self.poke();
+    }
+
+    /// Ends the connection with a reset (tcp_disconnect()): the kernel frees what it has of it, whoever else may have the descriptor.
+    fn give_up(&self, state: &mut Inner) {
+        if !state.aborted {
+            state.aborted = true;
+            state.send.clear(Fate::Dropped);
+            let _ = sockopt::set_socket_linger(&*self.fd, Some(Duration::ZERO));
+            let _ = rustix::net::connect_unspec(&*self.fd);
+        }
+    }
+}
+
+impl Inner {
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Bytes that a send may add.
+    pub fn room(&self) -> u64 {
+        if self.phase == Phase::Open { SEND_ROOM.saturating_sub(self.send.len()) } else { 0 }
+    }
+
+    /// Why nothing can be sent.
+    pub fn send_error(&mut self) -> Option<Errno> {
+        match self.phase {
+            Phase::Failed => Some(self.error.take().unwrap_or(Errno::PIPE)),
+            Phase::Open => match self.error.take() {
+                Some(errno) => Some(errno),
+                None => (self.fin != Fin::No).then_some(Errno::PIPE),
+            },
+            // Whoever waits does so until it is made.
+            Phase::Connect(_) | Phase::Connecting => None,
+        }
+    }
+
+    /// Why nothing can be received, once; nothing where it is the end.
+    pub fn receive_error(&mut self) -> Option<Result<(), Errno>> {
+        if let Some(errno) = self.error.take() {
+            return Some(Err(errno));
+        }
+        if self.phase == Phase::Failed {
+            return Some(Err(Errno::NOTCONN));
+        }
+        self.ended.then_some(Ok(()))
+    }
+
+    /// Whether the ring is to be asked for more, after something was taken.
+    pub fn wants_more(&self) -> bool {
+        self.starves
+            || (self.receiving.is_none() && !self.ended && self.receive.true_size() < RECEIVE_ROOM / 2)
+    }
+
+    /// Whether no more is received before something is taken.
+    pub fn is_full(&self) -> bool {
+        self.receive.true_size() >= RECEIVE_ROOM || self.starves
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    pub fn take_error(&mut self) -> Option<Errno> {
+        self.error.take()
+    }
+
+    fn readiness(&self) -> Readiness {
+        let mut ready = Readiness::empty();
+        let over = self.phase == Phase::Failed;
+        ready.set(Readiness::READ, !self.receive.is_empty() || self.ended || over || self.error.is_some());
+        ready.set(Readiness::WRITE, self.room() > 0 || over || self.fin != Fin::No);
+        ready.set(Readiness::PEER_CLOSED, self.ended || over);
+        ready.set(Readiness::HUNG_UP, over || (self.ended && self.fin == Fin::Done));
+        ready.set(Readiness::ERROR, self.error.is_some());
+        ready
+    }
+
+    /// As far as it is known without asking the kernel.
+    pub fn tcp_state(&self) -> State {
+        match (self.phase, self.ended, self.fin) {
+            (Phase::Connect(_) | Phase::Connecting, ..) => State::SynSent,
+            (Phase::Failed, ..) => State::Closed,
+            (Phase::Open, false, Fin::No | Fin::Wanted) => State::Established,
+            (Phase::Open, false, Fin::Done) => State::FinWait1,
+            (Phase::Open, true, Fin::No | Fin::Wanted) => State::CloseWait,
+            (Phase::Open, true, Fin::Done) => State::LastAck,
+        }
+    }
+
+    fn fail(&mut self, errno: Errno) {
+        if self.error.is_none() {
+            self.error = Some(errno);
+        }
+        self.ended = true;
+        self.send.clear(Fate::Dropped);
+        self.phase = Phase::Failed;
+    }
+}
+
+impl Attended for Connection {
+    fn token(&self) -> u64 {
+        self.token
+    }
+
+    fn wants(&self) -> bool {
+        self.wanting.ask()
+    }
+
+    fn turn(&self, ring: &mut Ring) -> Turn {
+        self.wanting.got();
+        let mut state = self.lock();
+        if let Phase::Connect(address) = state.phase {
+            state.phase = Phase::Connecting;
+            ring.connect(&self.fd, self.token, address);
+        }
+        self.turn_receive(&mut state, ring);
+        self.turn_send(&mut state, ring);
+        self.finish(&mut state);
+        let idle = !state.sending && state.notifications == 0 && state.receiving.is_none();
+        let left = state.aborted || state.phase == Phase::Failed || state.send.is_empty();
+        match state.closed && idle && left && state.phase != Phase::Connecting {
+            true => Turn::Over,
+            false if state.starves => Turn::Starves,
+            false => Turn::Waits,
+        }
+    }
+
+    fn event(&self, event: Event) {
+        let mut state = self.lock();
+        let counters = self.common.counters();
+        match event {
+            Event::Connected { result: Ok(()), .. } if !state.aborted => state.phase = Phase::Open,
+            Event::Connected { result, .. } => state.fail(result.err().unwrap_or(Errno::CANCELED)),
+            Event::Sent { result, more, .. } => {
+                state.sending = false;
+                state.notifications += u32::from(more);
+                self.sent(&mut state, result, more);
+            }
+            Event::Notified { bytes, usage, .. } => {
+                state.notifications -= 1;
+                if usage != Usage::Referenced {
+                    counters.kernel_copied.add(bytes);
+                }
+                state.copies |= usage == Usage::Copied && self.shared.config.zero_copy == ZeroCopy::Auto;
+            }
+            Event::Received { data, .. } => {
+                counters.kernel_copied.add(data.len());
+                let mut chain = Chain::new();
+                // One piece of a page, which an empty chain takes.
+                let taken = chain.append(data);
+                debug_assert!(taken.is_ok());
+                if !state.closed {
+                    state.receive.push(chain.into());
+                }
+            }
+            Event::Ended { end, .. } => {
+                state.receiving = None;
+                state.cancelled = false;
+                match end {
+                    End::Stream => state.ended = true,
+                    End::NoPage => state.starves = true,
+                    End::Again | End::Cancelled => {}
+                    End::Failed(errno) => state.fail(errno),
+                }
+            }
+            Event::Accepted { .. } => {}
+        }
+        self.show(&state);
+        self.waiters.tell();
+    }
+
+    fn abort(&self) {
+        let mut state = self.lock();
+        state.fail(Errno::CONNABORTED);
+        self.give_up(&mut state);
+        self.show(&state);
+        self.waiters.tell();
+    }
+}
+
+impl Connection {
+    fn turn_receive(&self, state: &mut Inner, ring: &mut Ring) {
+        let full = state.receive.true_size() >= RECEIVE_ROOM;
+        match state.receiving {
+            Some(key) if (full || state.closed) && !state.cancelled => {
+                state.cancelled = true;
+                ring.cancel(key);
+            }
+            Some(_) => {}
+            None if state.phase != Phase::Open || state.ended || full => {}
+            None => {
+                state.starves = !ring.has_pages();
+                if !state.starves {
+                    state.receiving = Some(ring.receive(&self.fd, self.token));
+                }
+            }
+        }
+    }
+
+    fn turn_send(&self, state: &mut Inner, ring: &mut Ring) {
+        if state.phase != Phase::Open || state.sending || state.send.is_empty() {
+            return;
+        }
+        let len = state.send.len().min(BATCH);
+        let Ok(data) = state.send.range(0, len as usize) else { return };
+        let zero_copy = match self.shared.config.zero_copy {
+            ZeroCopy::Always => !state.copies,
+            ZeroCopy::Auto => !state.copies && len as usize >= ZeroCopy::LEAST,
+            ZeroCopy::Never => false,
+        };
+        let more = state.more || state.send.len() > len;
+        // Whole: the kernel waits for room itself. Only then are bytes of two sends never mixed.
+        let how = Send { zero_copy, more, whole: true, to: None };
+        match ring.send(&self.fd, self.token, data, how) {
+            Ok(()) => state.sending = true,
+            // (A device's memory was refused before.)
+            Err(errno) => state.fail(errno),
+        }
+    }
+
+    /// The first step of a send.
+    fn sent(&self, state: &mut Inner, result: Result<usize, Errno>, more: bool) {
+        match result {
+            Ok(n) => {
+                if !more {
+                    self.common.counters().kernel_copied.add(n);
+                }
+                // It was cleared if the connection has been given up.
+                let n = (n as u64).min(state.send.len());
+                let gone = state.send.advance(n, Fate::Sent);
+                debug_assert!(gone.is_ok());
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // Neither memory to pin the pages nor for a notification (net.core.optmem_max): the kernel copies.
+            Err(Errno::NOBUFS | Errno::NOMEM) if !state.copies => {
+                state.copies = true;
+                self.common.counters().references_copied.add(1);
+            }
+            Err(_) if state.aborted => {}
+            Err(errno) => state.fail(errno),
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Listeners, as programs hold them.
+
+use super::connection::Phase;
+use super::engine::Kernel;
+use super::listening::Listening;
+use super::socket::{Stream, addresses, changed, common, open};
+use super::wait::{Patience, explained, here};
+use crate::Stack;
+use crate::bell::Bell;
+use crate::socket::{Common, Way};
+use crate::tcp::{self, Endpoint, Settings};
+use onecopy_inet::stack::Bound;
+use onecopy_socket::registry::Protocol;
+use onecopy_socket::{Carrier, Error, Op, Result};
+use onecopy_sync::Mutex;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use std::fmt;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
+
+/// A listener at `address`.
+pub(crate) fn listen(
+    stack: &Stack,
+    kernel: &Kernel,
+    address: SocketAddr,
+    backlog: u32,
+) -> Result<Arc<dyn tcp::Listening>> {
+    let fd = open(address)?;
+    let bound = sockopt::set_socket_reuseaddr(&fd, true)
+        .and_then(|()| rustix::net::bind(&fd, &address))
+        .and_then(|()| rustix::net::listen(&fd, i32::try_from(backlog).unwrap_or(i32::MAX)));
+    bound.map_err(|errno| explained(Op::Bind, errno).about("address"))?;
+    let listening = Listening::new(kernel.shared(), fd, common(stack, true));
+    let socket = Listener {
+        stack: stack.clone(),
+        ipv6: address.is_ipv6(),
+        listening,
+        options: Mutex::new(Settings::default()),
+        bell: OnceLock::new(),
+    };
+    let local = socket.addresses().local;
+    socket.listening.common.row().names(Protocol::Tcp, local, None);
+    socket.listening.show(&socket.listening.lock());
+    socket.listening.poke();
+    Ok(Arc::new(socket))
+}
+
+/// A listener.
+pub(super) struct Listener {
+    stack: Stack,
+    listening: Arc<Listening>,
+    ipv6: bool,
+    /// What accepted connections begin with: the kernel hands most of it on.
+    options: Mutex<Settings>,
+    bell: OnceLock<Arc<Bell>>,
+}
+
+impl Endpoint for Listener {
+    fn common(&self) -> &Common {
+        &self.listening.common
+    }
+
+    fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    fn carrier(&self) -> Carrier {
+        Carrier::Kernel
+    }
+
+    fn shutdown(&self, _: Shutdown) -> Result<()> {
+        self.listening.end(false);
+        Ok(())
+    }
+
+    fn addresses(&self) -> Bound {
+        addresses(&*self.listening.fd)
+    }
+
+    fn take_error(&self, _: Op) -> Option<Error> {
+        None
+    }
+
+    fn fd(&self) -> Result<BorrowedFd<'_>> {
+        if let Some(bell) = self.bell.get() {
+            return Ok(bell.as_fd());
+        }
+        let bell = self.listening.bell().map_err(|errno| Error::new(Op::Socket, errno))?;
+        Ok(self.bell.get_or_init(|| bell).as_fd())
+    }
+
+    fn change(&self, change: &mut dyn FnMut(&mut Settings)) -> Result<()> {
+        changed(&self.options, self.listening.fd.as_fd(), self.ipv6, change)
+    }
+
+    fn look(&self, look: &mut dyn FnMut(&Settings)) {
+        look(&self.options.lock());
+    }
+}
+
+impl tcp::Listening for Listener {
+    fn accept(&self) -> Result<(Arc<dyn tcp::Connection>, SocketAddr)> {
+        let listening = &*self.listening;
+        let patience = Patience::of(&listening.common, Way::Read, false);
+        loop {
+            let mut state = listening.lock();
+            let Some(next) = state.next() else {
+                here(listening.shared(), Op::Accept)?;
+                if !patience.wait(state, listening.waiters(), None) {
+                    return Err(Error::new(Op::Accept, Errno::AGAIN));
+                }
+                continue;
+            };
+            let wants = state.wants_more();
+            listening.show(&state);
+            drop(state);
+            if wants {
+                listening.poke();
+            }
+            let fd = next.map_err(|errno| Error::new(Op::Accept, errno))?;
+            // One that was reset meanwhile has no peer any more: it is as if it had not come (accept(2), ECONNABORTED).
+            let Some(from) = addresses(&fd).remote else { continue };
+            let options = self.options.lock().clone();
+            let stream = Stream::new(&self.stack, listening.shared(), fd, Phase::Open, self.ipv6, options);
+            stream.begin();
+            return Ok((Arc::new(stream), from));
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if self.listening.shared().is_here() {
+            self.listening.end(true);
+        }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Socket").field("local", &self.addresses().local).finish_non_exhaustive()
+    }
+}

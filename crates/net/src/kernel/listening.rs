@@ -1,0 +1,187 @@
+//! A listener: connections that the ring has accepted, and nobody has taken yet.
+
+use super::engine::{Attended, Shared, Turn, Wanting};
+use super::wait::Waiters;
+use crate::bell::Bell;
+use crate::socket::Common;
+use onecopy_inet::tcp::{Readiness, State};
+use onecopy_sync::{Mutex, MutexGuard};
+use onecopy_uring::{Event, Key, Ring};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+/// Connections that are accepted before anybody asks; the others wait in the kernel's backlog.
+const AHEAD: usize = 16;
+
+pub(super) struct Listening {
+    token: u64,
+    shared: Arc<Shared>,
+    pub fd: Arc<OwnedFd>,
+    pub common: Common,
+    state: Mutex<Waiting>,
+    wanting: Wanting,
+    waiters: Waiters,
+    own: Weak<Listening>,
+}
+
+pub(super) struct Waiting {
+    accepted: VecDeque<OwnedFd>,
+    accepting: Option<Key>,
+    cancelled: bool,
+    /// Why none was accepted, for the next call; the ring is not asked again before.
+    error: Option<Errno>,
+    shut: bool,
+    closed: bool,
+    bell: Option<Arc<Bell>>,
+}
+
+impl Listening {
+    pub fn new(shared: &Arc<Shared>, fd: OwnedFd, common: Common) -> Arc<Listening> {
+        Arc::new_cyclic(|own| Listening {
+            token: shared.name(),
+            shared: Arc::clone(shared),
+            fd: Arc::new(fd),
+            common,
+            state: Mutex::new(Waiting {
+                accepted: VecDeque::new(),
+                accepting: None,
+                cancelled: false,
+                error: None,
+                shut: false,
+                closed: false,
+                bell: None,
+            }),
+            wanting: Wanting::default(),
+            waiters: Waiters::default(),
+            own: own.clone(),
+        })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock()
+    }
+
+    pub fn waiters(&self) -> &Waiters {
+        &self.waiters
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Has the thread that makes requests look at it. Without its lock.
+    pub fn poke(&self) {
+        if let Some(own) = self.own.upgrade() {
+            self.shared.attend(own);
+        }
+    }
+
+    pub fn bell(&self) -> rustix::io::Result<Arc<Bell>> {
+        let mut state = self.lock();
+        if let Some(bell) = &state.bell {
+            return Ok(Arc::clone(bell));
+        }
+        let bell = Arc::new(Bell::new()?);
+        bell.show(state.readiness());
+        Ok(Arc::clone(state.bell.insert(bell)))
+    }
+
+    pub fn show(&self, state: &Waiting) {
+        if let Some(bell) = &state.bell {
+            bell.show(state.readiness());
+        }
+        self.common.row().moves(State::Listen as u8, state.accepted.len() as u64, 0);
+    }
+
+    /// Accepts no more; with `closed`, nobody asks any more either.
+    pub fn end(&self, closed: bool) {
+        let mut state = self.lock();
+        state.shut = true;
+        state.closed |= closed;
+        let left = std::mem::take(&mut state.accepted);
+        // Those that wait in the kernel are reset, and so is what was accepted ahead of its time.
+        let _ = rustix::net::shutdown(&*self.fd, rustix::net::Shutdown::Both);
+        for fd in left {
+            let _ = rustix::net::sockopt::set_socket_linger(&fd, Some(std::time::Duration::ZERO));
+        }
+        self.show(&state);
+        self.waiters.tell();
+        drop(state);
+        self.poke();
+    }
+}
+
+impl Waiting {
+    /// The next connection, or why there is none; none: whoever waits does so.
+    pub fn next(&mut self) -> Option<Result<OwnedFd, Errno>> {
+        if let Some(fd) = self.accepted.pop_front() {
+            return Some(Ok(fd));
+        }
+        if self.shut {
+            return Some(Err(Errno::INVAL));
+        }
+        self.error.take().map(Err)
+    }
+
+    /// Whether the ring is to be asked, after something was taken.
+    pub fn wants_more(&self) -> bool {
+        self.accepting.is_none()
+    }
+
+    fn readiness(&self) -> Readiness {
+        let mut ready = Readiness::empty();
+        ready.set(Readiness::READ, !self.accepted.is_empty() || self.shut || self.error.is_some());
+        ready.set(Readiness::HUNG_UP, self.shut);
+        ready
+    }
+}
+
+impl Attended for Listening {
+    fn token(&self) -> u64 {
+        self.token
+    }
+
+    fn wants(&self) -> bool {
+        self.wanting.ask()
+    }
+
+    fn turn(&self, ring: &mut Ring) -> Turn {
+        self.wanting.got();
+        let mut state = self.lock();
+        match state.accepting {
+            Some(key) if state.shut && !state.cancelled => {
+                state.cancelled = true;
+                ring.cancel(key);
+            }
+            None if !state.shut && state.error.is_none() && state.accepted.len() < AHEAD => {
+                state.accepting = Some(ring.accept(&self.fd, self.token));
+            }
+            _ => {}
+        }
+        if state.closed && state.accepting.is_none() { Turn::Over } else { Turn::Waits }
+    }
+
+    fn event(&self, event: Event) {
+        let Event::Accepted { result, .. } = event else { return };
+        let mut state = self.lock();
+        state.accepting = None;
+        match result {
+            // It is closed at once, with a reset.
+            Ok(fd) if state.shut => {
+                let _ = rustix::net::sockopt::set_socket_linger(&fd, Some(std::time::Duration::ZERO));
+            }
+            Ok(fd) => state.accepted.push_back(fd),
+            // The connection was over before it was taken, or nobody was there (accept(2)).
+            Err(Errno::CONNABORTED | Errno::INTR | Errno::AGAIN | Errno::CANCELED | Errno::INVAL) => {}
+            Err(errno) => state.error = Some(errno),
+        }
+        self.show(&state);
+        self.waiters.tell();
+    }
+
+    fn abort(&self) {
+        self.end(true);
+    }
+}

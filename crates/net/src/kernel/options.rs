@@ -1,0 +1,72 @@
+//! What is set of the kernel's sockets: by setsockopt(2), what has changed of the settings.
+
+use onecopy_inet::tcp::Settings;
+use rustix::io::{Errno, Result};
+use rustix::net::sockopt;
+use std::os::fd::AsFd;
+
+/// Has `fd` be as `new` says, where that differs from `old`.
+pub(super) fn apply(fd: impl AsFd, ipv6: bool, old: &Settings, new: &Settings) -> Result<()> {
+    let fd = fd.as_fd();
+    if old.nodelay != new.nodelay {
+        sockopt::set_tcp_nodelay(fd, new.nodelay)?;
+    }
+    if old.cork != new.cork {
+        sockopt::set_tcp_cork(fd, new.cork)?;
+    }
+    if old.keepalive != new.keepalive {
+        sockopt::set_socket_keepalive(fd, new.keepalive)?;
+    }
+    if let Some(time) = new.keepalive_time.filter(|_| old.keepalive_time != new.keepalive_time) {
+        sockopt::set_tcp_keepidle(fd, time)?;
+    }
+    if let Some(interval) =
+        new.keepalive_interval.filter(|_| old.keepalive_interval != new.keepalive_interval)
+    {
+        sockopt::set_tcp_keepintvl(fd, interval)?;
+    }
+    if let Some(probes) = new.keepalive_probes.filter(|_| old.keepalive_probes != new.keepalive_probes) {
+        sockopt::set_tcp_keepcnt(fd, probes.into())?;
+    }
+    if old.user_timeout != new.user_timeout {
+        let limit = new.user_timeout.map_or(0, |limit| limit.as_millis());
+        sockopt::set_tcp_user_timeout(fd, u32::try_from(limit).unwrap_or(u32::MAX))?;
+    }
+    if old.linger != new.linger {
+        sockopt::set_socket_linger(fd, new.linger)?;
+    }
+    // The settings have what the kernel makes of a program's number: twice as much (socket(7)).
+    if let Some(bytes) = new.send_buffer.filter(|_| old.send_buffer != new.send_buffer) {
+        sockopt::set_socket_send_buffer_size(fd, bytes as usize / 2)?;
+    }
+    if let Some(bytes) = new.receive_buffer.filter(|_| old.receive_buffer != new.receive_buffer) {
+        sockopt::set_socket_recv_buffer_size(fd, bytes as usize / 2)?;
+    }
+    if old.ttl != new.ttl {
+        match ipv6 {
+            true => sockopt::set_ipv6_unicast_hops(fd, Some(new.ttl))?,
+            false => sockopt::set_ip_ttl(fd, new.ttl.into())?,
+        }
+    }
+    if old.service != new.service {
+        match ipv6 {
+            true => sockopt::set_ipv6_tclass(fd, new.service.into())?,
+            false => sockopt::set_ip_tos(fd, new.service)?,
+        }
+    }
+    // All that was set so far is the same now; what else differs is not set here.
+    let mut set = old.clone();
+    set.nodelay = new.nodelay;
+    set.cork = new.cork;
+    set.keepalive = new.keepalive;
+    set.keepalive_time = new.keepalive_time;
+    set.keepalive_interval = new.keepalive_interval;
+    set.keepalive_probes = new.keepalive_probes;
+    set.user_timeout = new.user_timeout;
+    set.linger = new.linger;
+    set.send_buffer = new.send_buffer;
+    set.receive_buffer = new.receive_buffer;
+    set.ttl = new.ttl;
+    set.service = new.service;
+    if set == *new { Ok(()) } else { Err(Errno::NOPROTOOPT) }
+}

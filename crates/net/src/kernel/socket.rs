@@ -1,0 +1,435 @@
+//! Connections, as programs hold them.
+
+use super::connection::{Connection, Inner, NO_PAGE, Phase};
+use super::engine::{Kernel, Shared};
+use super::options;
+use super::wait::{Patience, explained, here};
+use crate::Stack;
+use crate::bell::Bell;
+use crate::socket::{Common, Way};
+use crate::tcp::{self, Endpoint, Info, Options, Settings};
+use onecopy_chain::notify::Segment;
+use onecopy_chain::{Chain, ChainError, Kind, Writer};
+use onecopy_copy::Hint;
+use onecopy_inet::stack::Bound;
+use onecopy_pool::{Page, Pages};
+use onecopy_socket::registry::{Protocol, Row, Type};
+use onecopy_socket::{Carrier, Error, Op, Reader, Result, SendFlags};
+use onecopy_sync::Mutex;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::fmt;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// A connection to `address` that is being made, from `local` if that is given.
+pub(crate) fn connect(
+    stack: &Stack,
+    kernel: &Kernel,
+    local: Option<SocketAddr>,
+    address: SocketAddr,
+) -> Result<Arc<dyn tcp::Connection>> {
+    let fd = open(address)?;
+    if let Some(local) = local {
+        let bound = sockopt::set_socket_reuseaddr(&fd, true).and_then(|()| rustix::net::bind(&fd, &local));
+        bound.map_err(|errno| explained(Op::Bind, errno).about("address"))?;
+    }
+    let phase = Phase::Connect(address);
+    let socket = Stream::new(stack, kernel.shared(), fd, phase, address.is_ipv6(), Settings::default());
+    socket.connection.poke();
+    Ok(Arc::new(socket))
+}
+
+pub(super) fn open(address: SocketAddr) -> Result<OwnedFd> {
+    rustix::net::socket_with(family(address), SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(|errno| Error::new(Op::Socket, errno))
+}
+
+pub(super) fn common(stack: &Stack, listening: bool) -> Common {
+    let row = Row::claim_unnamed(std::process::id(), Type::Stream, listening);
+    Common::new(Arc::new(row), stack.wait_mode(), Reader::OtherCore)
+}
+
+/// A connection.
+pub(super) struct Stream {
+    stack: Stack,
+    connection: Arc<Connection>,
+    ipv6: bool,
+    options: Mutex<Settings>,
+    bell: OnceLock<Arc<Bell>>,
+}
+
+impl Stream {
+    pub fn new(
+        stack: &Stack,
+        shared: &Arc<Shared>,
+        fd: OwnedFd,
+        phase: Phase,
+        ipv6: bool,
+        options: Settings,
+    ) -> Stream {
+        let connection = Connection::new(shared, fd, common(stack, false), phase);
+        let bound = addresses(&*connection.fd);
+        connection.common.row().names(Protocol::Tcp, bound.local, bound.remote);
+        connection.show(&connection.lock());
+        let options = Mutex::new(options);
+        Stream { stack: stack.clone(), connection, ipv6, options, bell: OnceLock::new() }
+    }
+
+    /// Has the ring begin with it.
+    pub fn begin(&self) {
+        self.connection.poke();
+    }
+
+    /// Calls `attempt` until it gives something, waiting in between.
+    fn call<R>(
+        &self,
+        op: Op,
+        patience: &Patience,
+        mut attempt: impl FnMut(&mut Inner) -> Attempt<R>,
+    ) -> Result<R> {
+        let connection = &*self.connection;
+        loop {
+            let mut state = connection.lock();
+            let most = match attempt(&mut state) {
+                Attempt::Done(result) => {
+                    connection.show(&state);
+                    drop(state);
+                    return result.map_err(|errno| explained(op, errno));
+                }
+                Attempt::Wait => None,
+                Attempt::WaitAtMost(most) => Some(most),
+            };
+            here(connection.shared(), op)?;
+            connection.show(&state);
+            if !patience.wait(state, connection.waiters(), most) {
+                return Err(Error::new(op, Errno::AGAIN));
+            }
+        }
+    }
+
+    /// As [`Stream::call`], for a send: has the ring look at what each attempt has put there.
+    fn send(
+        &self,
+        flags: SendFlags,
+        len: impl Fn() -> usize,
+        mut put: impl FnMut(&mut Inner) -> std::result::Result<usize, Errno>,
+    ) -> Result<usize> {
+        let connection = &*self.connection;
+        let patience = Patience::of(&connection.common, Way::Write, flags.contains(SendFlags::DONTWAIT));
+        let (wanted, mut done) = (len(), 0);
+        let sent = loop {
+            let sent = self.call(Op::Send, &patience, |state| {
+                if let Some(errno) = state.send_error() {
+                    return Attempt::Done(Err(errno));
+                }
+                if state.room() == 0 {
+                    return Attempt::Wait;
+                }
+                match put(state) {
+                    // Others have the pages, and give them back; or nobody does.
+                    Err(Errno::NOBUFS)
+                        if connection.shared().pool.monitor().in_flight() > 0 && !patience.none =>
+                    {
+                        Attempt::WaitAtMost(NO_PAGE)
+                    }
+                    Err(errno) => Attempt::Done(Err(errno)),
+                    Ok(n) => {
+                        state.more = flags.contains(SendFlags::MORE) && done + n == wanted;
+                        Attempt::Done(Ok(n))
+                    }
+                }
+            });
+            match sent {
+                Ok(n) => {
+                    done += n;
+                    connection.poke();
+                    if done == wanted {
+                        break Ok(done);
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        match sent {
+            Err(_) if done > 0 => Ok(done),
+            sent => sent,
+        }
+    }
+}
+
+/// What an attempt of a call came to.
+enum Attempt<R> {
+    Done(std::result::Result<R, Errno>),
+    Wait,
+    WaitAtMost(Duration),
+}
+
+impl Endpoint for Stream {
+    fn common(&self) -> &Common {
+        &self.connection.common
+    }
+
+    fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    fn carrier(&self) -> Carrier {
+        Carrier::Kernel
+    }
+
+    fn shutdown(&self, how: Shutdown) -> Result<()> {
+        self.connection.shutdown(how).map_err(|errno| explained(Op::Shutdown, errno))
+    }
+
+    fn addresses(&self) -> Bound {
+        addresses(&*self.connection.fd)
+    }
+
+    fn take_error(&self, op: Op) -> Option<Error> {
+        let mut state = self.connection.lock();
+        let error = state.take_error().map(|errno| explained(op, errno));
+        self.connection.show(&state);
+        error
+    }
+
+    fn fd(&self) -> Result<BorrowedFd<'_>> {
+        if let Some(bell) = self.bell.get() {
+            return Ok(bell.as_fd());
+        }
+        let bell = self.connection.bell().map_err(|errno| Error::new(Op::Socket, errno))?;
+        Ok(self.bell.get_or_init(|| bell).as_fd())
+    }
+
+    fn change(&self, change: &mut dyn FnMut(&mut Settings)) -> Result<()> {
+        changed(&self.options, self.connection.fd.as_fd(), self.ipv6, change)
+    }
+
+    fn look(&self, look: &mut dyn FnMut(&Settings)) {
+        look(&self.options.lock());
+    }
+}
+
+impl tcp::Connection for Stream {
+    fn connected(&self, limit: Option<Duration>) -> Result<()> {
+        let patience = Patience::new(self.common(), false, limit);
+        let made = self.call(Op::Connect, &patience, |state| match state.phase() {
+            Phase::Connect(_) | Phase::Connecting => Attempt::Wait,
+            Phase::Open => Attempt::Done(Ok(())),
+            Phase::Failed => Attempt::Done(Err(state.take_error().unwrap_or(Errno::CONNREFUSED))),
+        });
+        match made {
+            Err(error) if error.would_block() => Err(explained(Op::Connect, Errno::TIMEDOUT)),
+            made => {
+                let bound = self.addresses();
+                self.common().row().names(Protocol::Tcp, bound.local, bound.remote);
+                made
+            }
+        }
+    }
+
+    fn send_bytes(&self, bytes: &[u8], flags: SendFlags, hint: Hint) -> Result<usize> {
+        let connection = &*self.connection;
+        let mut at = 0;
+        self.send(
+            flags,
+            || bytes.len(),
+            |state| {
+                let room = usize::try_from(state.room()).unwrap_or(usize::MAX);
+                let piece = &bytes[at..][..room.min(bytes.len() - at)];
+                let pool = connection.shared().pool.reservoir(piece.len() / PAGE + 1);
+                match state.send.write(&Writer::new(&pool).hint(hint), piece) {
+                    Ok(()) => {
+                        connection.common.copied_in(piece.len(), hint);
+                        at += piece.len();
+                        Ok(piece.len())
+                    }
+                    Err(ChainError::NoPage(_)) => Err(Errno::NOBUFS),
+                    Err(_) => Err(Errno::INVAL),
+                }
+            },
+        )
+    }
+
+    fn send_segment(&self, data: &mut Segment<Chain>, flags: SendFlags) -> Result<usize> {
+        if data.payload().kind() == Some(Kind::Device) {
+            return Err(explained(Op::Send, Errno::FAULT));
+        }
+        let connection = &*self.connection;
+        let len = data.payload().len();
+        self.send(
+            flags,
+            || len,
+            |state| {
+                let n = data.payload().len().min(usize::try_from(state.room()).unwrap_or(usize::MAX));
+                let rest = data.divide(n).map_err(|_| Errno::INVAL)?;
+                let front = std::mem::replace(data, rest);
+                state.send.push(front);
+                connection.common.referenced(n);
+                Ok(n)
+            },
+        )
+    }
+
+    fn pages(&self, len: usize) -> Result<Vec<Page>> {
+        let count = len.div_ceil(PAGE);
+        let pool = self.connection.shared().pool.reservoir(count);
+        let pages = (0..count).map(|_| pool.alloc()).collect::<std::result::Result<Vec<_>, _>>();
+        pages.map_err(|_| explained(Op::Send, Errno::NOBUFS))
+    }
+
+    fn take(&self, max: usize, dont_wait: bool) -> Result<Option<Segment<Chain>>> {
+        let patience = Patience::of(self.common(), Way::Read, dont_wait);
+        let mut wants = false;
+        let taken = self.call(Op::Recv, &patience, |state| {
+            if !state.receive.is_empty() {
+                let taken = state.receive.take(max).map_err(|_| Errno::INVAL);
+                wants = state.wants_more();
+                return Attempt::Done(taken);
+            }
+            match state.receive_error() {
+                Some(over) => Attempt::Done(over.map(|()| None)),
+                None => Attempt::Wait,
+            }
+        })?;
+        if wants {
+            self.connection.poke();
+        }
+        if let Some(data) = &taken {
+            self.counters().received.add(data.payload().len());
+        }
+        Ok(taken)
+    }
+
+    fn peek(&self, max: usize, all: bool, dont_wait: bool) -> Result<Option<Segment<Chain>>> {
+        let patience = Patience::of(self.common(), Way::Read, dont_wait);
+        self.call(Op::Recv, &patience, |state| {
+            let there = usize::try_from(state.receive.len()).unwrap_or(usize::MAX);
+            // No more comes than there is room for.
+            let enough = there >= max || !all || state.is_ended() || state.is_full();
+            if there > 0 && enough {
+                let seen = state.receive.range(0, max.min(there));
+                return Attempt::Done(seen.map(Some).map_err(|_| Errno::INVAL));
+            }
+            if there > 0 {
+                return Attempt::Wait;
+            }
+            match state.receive_error() {
+                Some(over) => Attempt::Done(over.map(|()| None)),
+                None => Attempt::Wait,
+            }
+        })
+    }
+
+    fn fell_short(&self, way: Way) {
+        match (self.bell.get(), way) {
+            (Some(bell), Way::Read) => bell.read_again(),
+            (Some(bell), Way::Write) => bell.write_again(),
+            (None, _) => {}
+        }
+    }
+
+    fn info(&self) -> Info {
+        let mut info = info(self.connection.fd.as_fd());
+        // The kernel does not know of what it was not asked for yet.
+        if info.state == 0 {
+            info.state = self.connection.lock().tcp_state() as u8;
+        }
+        info
+    }
+
+    fn readable_bytes(&self) -> usize {
+        self.connection.lock().receive.len() as usize
+    }
+
+    fn unacknowledged_bytes(&self) -> usize {
+        let waiting = self.connection.lock().send.len() as usize;
+        waiting + onecopy_sys::socket::unread_memory(self.connection.fd.as_fd()).unwrap_or(0)
+    }
+
+    fn push(&self) {
+        // The kernel did when TCP_NODELAY was set.
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // What another process forked from is its own.
+        if self.connection.shared().is_here() {
+            let reset = self.options.lock().linger == Some(Duration::ZERO);
+            self.connection.close(reset);
+        }
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bound = self.addresses();
+        f.debug_struct("Socket")
+            .field("local", &bound.local)
+            .field("remote", &bound.remote)
+            .field("state", &self.connection.lock().tcp_state())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bytes of a page of the pool that is sent from.
+const PAGE: usize = 4096;
+
+pub(super) fn changed(
+    options: &Mutex<Settings>,
+    fd: BorrowedFd<'_>,
+    ipv6: bool,
+    change: &mut dyn FnMut(&mut Settings),
+) -> Result<()> {
+    let mut settings = options.lock();
+    let mut new = settings.clone();
+    change(&mut new);
+    options::apply(fd, ipv6, &settings, &new).map_err(|errno| explained(Op::Option, errno))?;
+    *settings = new;
+    Ok(())
+}
+
+/// TCP_INFO, as far as [`Info`] has it (include/uapi/linux/tcp.h).
+fn info(fd: BorrowedFd<'_>) -> Info {
+    let mut bytes = [0; 104];
+    if onecopy_sys::sockopt::tcp_info(fd, &mut bytes).is_err() {
+        return Info::default();
+    }
+    let word = |at: usize| bytes[at..][..4].try_into().map_or(0, u32::from_ne_bytes);
+    Info {
+        state: bytes[0],
+        ca_state: bytes[1],
+        retransmits: bytes[2],
+        probes: bytes[3],
+        backoff: bytes[4],
+        options: bytes[5],
+        snd_wscale: bytes[6] & 15,
+        rcv_wscale: bytes[6] >> 4,
+        rto: word(8),
+        ato: word(12),
+        snd_mss: word(16),
+        rcv_mss: word(20),
+        unacked: word(24),
+        sacked: word(28),
+        lost: word(32),
+        retrans: word(36),
+        last_data_sent: word(44),
+        ..Info::default()
+    }
+}
+
+/// The family of `address`.
+fn family(address: SocketAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
+}
+
+/// What getsockname(2) and getpeername(2) say.
+pub(super) fn addresses(fd: impl AsFd) -> onecopy_inet::stack::Bound {
+    let local = rustix::net::getsockname(&fd).ok().and_then(|address| SocketAddr::try_from(address).ok());
+    let remote =
+        rustix::net::getpeername(&fd).ok().flatten().and_then(|address| SocketAddr::try_from(address).ok());
+    onecopy_inet::stack::Bound { local, remote }
+}

@@ -1,0 +1,129 @@
+//! How calls wait, and what they say when they fail.
+
+use super::engine::Shared;
+use crate::socket::{Common, Way};
+use onecopy_socket::{Error, Op, Result, Wait};
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use onecopy_sync::atomic::spin_loop;
+use onecopy_sync::{MutexGuard, Word};
+use rustix::io::Errno;
+use std::time::{Duration, Instant};
+
+/// Threads that sleep until something happens.
+#[derive(Default)]
+pub(super) struct Waiters {
+    news: Word,
+    sleepers: Word,
+}
+
+impl Waiters {
+    /// What has happened so far. Under the socket's lock; [`Waiters::sleep`] follows without it.
+    pub fn going_to_sleep(&self) -> u32 {
+        self.sleepers.fetch_add(1, Relaxed);
+        // Acquire pairs with the Release in `tell`; whoever asks here holds the lock anyway.
+        self.news.load(Acquire)
+    }
+
+    pub fn sleep(&self, seen: u32, limit: Option<Duration>) {
+        self.news.wait(seen, limit);
+        self.sleepers.fetch_sub(1, Relaxed);
+    }
+
+    /// Under the socket's lock.
+    pub fn tell(&self) {
+        // Release pairs with the Acquire in `going_to_sleep`.
+        self.news.fetch_add(1, Release);
+        if self.sleepers.load(Relaxed) > 0 {
+            self.news.wake(u32::MAX >> 1);
+        }
+    }
+
+    /// Whether something has happened since. Without the lock.
+    pub fn is_new(&self, seen: u32) -> bool {
+        // Acquire pairs with the Release in `tell`.
+        self.news.load(Acquire) != seen
+    }
+
+    pub fn awake(&self) {
+        self.sleepers.fetch_sub(1, Relaxed);
+    }
+}
+
+/// How long a call may wait, and how.
+pub(super) struct Patience {
+    pub none: bool,
+    until: Option<Instant>,
+    spin: bool,
+}
+
+impl Patience {
+    pub fn of(common: &Common, way: Way, dont_wait: bool) -> Patience {
+        let settings = common.settings();
+        let limit = if way == Way::Read { settings.read_timeout() } else { settings.write_timeout() };
+        Patience::new(common, dont_wait || settings.nonblocking(), limit)
+    }
+
+    pub fn new(common: &Common, none: bool, limit: Option<Duration>) -> Patience {
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        Patience { none, until, spin: common.settings().wait() == Wait::Spin }
+    }
+
+    /// Waits behind the lock of `guard`, up to `most`. False when its time is over.
+    pub fn wait<T>(&self, guard: MutexGuard<'_, T>, waiters: &Waiters, most: Option<Duration>) -> bool {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        if self.none || left == Some(Duration::ZERO) {
+            return false;
+        }
+        let seen = waiters.going_to_sleep();
+        drop(guard);
+        let limit = left.into_iter().chain(most).min();
+        if self.spin {
+            let began = Instant::now();
+            while !waiters.is_new(seen) && limit.is_none_or(|limit| began.elapsed() < limit) {
+                spin_loop();
+            }
+            waiters.awake();
+        } else {
+            waiters.sleep(seen, limit);
+        }
+        true
+    }
+}
+
+/// Refuses to wait where nobody would ever come.
+pub(super) fn here(shared: &Shared, op: Op) -> Result<()> {
+    if shared.is_here() { Ok(()) } else { Err(explained(op, Errno::OWNERDEAD)) }
+}
+
+/// The error of call `op`, and what to do.
+pub(super) fn explained(op: Op, errno: Errno) -> Error {
+    let why = match (op, errno) {
+        (Op::Bind, Errno::ADDRINUSE) => "another socket has that port; choose another, or close that one",
+        (Op::Bind, Errno::ADDRNOTAVAIL) => {
+            "this host does not have that address; bind to 0.0.0.0, or to one that it has"
+        }
+        (Op::Bind, Errno::ACCESS) => {
+            "ports below 1024 take CAP_NET_BIND_SERVICE (net.ipv4.ip_unprivileged_port_start); choose another"
+        }
+        (_, Errno::CONNREFUSED) => "nobody listens at that port; start the server",
+        (_, Errno::TIMEDOUT) => crate::error::SILENT,
+        (_, Errno::NETUNREACH) => "no route leads there; look at `ip route get`",
+        (_, Errno::HOSTUNREACH) => "no such host answers there; is its address right, and its interface up?",
+        (_, Errno::CONNRESET) => "the peer ended the connection at once; connect again",
+        (_, Errno::CONNABORTED) => "the stack was dropped, or io_uring failed; build another one",
+        (_, Errno::OWNERDEAD) => {
+            "a fork's child has no thread that makes requests; build a stack of its own there"
+        }
+        (Op::Send, Errno::NOBUFS) => {
+            "the stack has no page left; let other sockets send what they hold first"
+        }
+        (Op::Option, Errno::NOPROTOOPT) => {
+            "the kernel's sockets take it by another call (setsockopt(2) names them), or by sysctl"
+        }
+        (Op::Send, Errno::FAULT) => {
+            "the bytes lie in a device's memory, which the kernel does not read; copy them to the host first"
+        }
+        _ => return Error::new(op, errno),
+    };
+    Error::new(op, errno).because(why)
+}

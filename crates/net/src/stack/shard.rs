@@ -14,6 +14,9 @@ use std::sync::Arc;
 /// Packets that are received before what came of them is told and sent.
 const BATCH: usize = 64;
 
+/// Bytes of these. More would push the first of them out of a core's own cache (256 KiB to 2 MiB) before the program reads them.
+const BATCH_BYTES: usize = 128 << 10;
+
 /// Nanoseconds for which a thread that drove lately keeps the link to itself. What comes when it does not come back waits as long: less than
 /// a delayed ACK does (40 ms), more than a program that answers takes.
 const LEASE: u64 = 1_000_000;
@@ -239,10 +242,12 @@ impl Shard {
     /// Receives what is there, up to a batch of it, and does what is due.
     pub(super) fn turn(&mut self, now: u64) -> Turn {
         self.looked = now;
-        let mut received = 0;
+        let (mut received, mut bytes) = (0, 0);
         while received < BATCH
+            && bytes < BATCH_BYTES
             && let Some(packet) = self.link.receive(now)
         {
+            bytes += packet.len();
             self.inet.receive(now, packet);
             received += 1;
         }
@@ -251,7 +256,7 @@ impl Shard {
             self.inet.advance(now);
         }
         self.settle(now);
-        Turn { happened: due || received > 0, full: received == BATCH }
+        Turn { happened: due || received > 0, full: received == BATCH || bytes >= BATCH_BYTES }
     }
 
     /// Tells whoever waits, and sends what is to be sent as far as the link takes it. Returns whether the thread that drives should look.

@@ -1,12 +1,10 @@
 //! Two ends joined without a device: what one transmits, the other receives, through a pair of unix sockets.
 
-use super::receive::Receiver;
+use super::receive::{Pools, Receiver};
 use super::stats::Stats;
 use super::transmit::Transmitter;
 use super::{FRAGMENTS, Offloads, Tap, TapConfig};
 use crate::link::{Capabilities, Medium};
-use onecopy_pool::provider::Heap;
-use onecopy_pool::{PagePool, PoolConfig};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -30,13 +28,13 @@ impl Tap {
 
     fn end(fd: OwnedFd, mtu: u32) -> io::Result<Tap> {
         sockopt::set_socket_send_buffer_size(&fd, UNDER_WAY)?;
-        let pool = PagePool::new(PoolConfig::new(), Heap::new()).map_err(io::Error::other)?;
+        let pools = Pools::new().map_err(io::Error::other)?;
         let offloads = Offloads { checksum: true, tcp: true, udp: true };
         let medium = Medium::Ethernet;
         let capabilities = Capabilities { fragments: FRAGMENTS, ..offloads.capabilities(medium, mtu) };
         let longest = medium.header_len() + mtu.max(capabilities.super_segment) as usize;
         Ok(Tap {
-            receiver: Receiver::new(medium, longest, pool),
+            receiver: Receiver::new(medium, longest, pools),
             transmitter: Transmitter::new(capabilities),
             fd,
             config: TapConfig::new("cable").mtu(mtu),

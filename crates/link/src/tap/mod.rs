@@ -49,10 +49,9 @@ pub use stats::Stats;
 use crate::link::{Capabilities, Link, Medium};
 use crate::packet::Packet;
 use error::What;
-use onecopy_pool::provider::Heap;
-use onecopy_pool::{PagePool, PoolConfig};
+use onecopy_pool::PagePool;
 use onecopy_sys::tun;
-use receive::Receiver;
+use receive::{Pools, Receiver};
 use rustix::io::Errno;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -120,16 +119,17 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Opens it, in the network namespace of the calling thread. What is received lies in up to 64 MiB of pages of 4 KiB; then packets are
-    /// dropped.
+    /// Opens it, in the network namespace of the calling thread. What is received lies in pages of its own: the first 4 KiB of a packet in one of
+    /// 4 KiB, the rest in ones of 16 KiB. Of each kind there are up to 64 MiB; then packets are dropped.
     ///
     /// # Errors
     ///
     /// [`TapError`], which says what to do: most often CAP_NET_ADMIN is wanted.
     pub fn open(config: TapConfig) -> Result<Tap, TapError> {
-        let pool = PagePool::new(PoolConfig::new(), Heap::new());
-        let pool = pool.map_err(|error| TapError { name: config.name.clone(), what: What::Pages(error) })?;
-        Tap::open_with(config, pool)
+        let pools = Pools::new();
+        let pools =
+            pools.map_err(|error| TapError { name: config.name.clone(), what: What::Pages(error) })?;
+        Tap::open_from(config, pools)
     }
 
     /// As [`Tap::open`], with pages of `pool`. A packet has pages of its own, so larger ones make fewer fragments of super-segments, and small
@@ -139,11 +139,15 @@ impl Tap {
     ///
     /// As [`Tap::open`].
     pub fn open_with(config: TapConfig, pool: PagePool) -> Result<Tap, TapError> {
-        let requested = config.name.clone();
-        Tap::attach(config, pool).map_err(|what| TapError { name: requested, what })
+        Tap::open_from(config, Pools::of(pool))
     }
 
-    fn attach(mut config: TapConfig, pool: PagePool) -> Result<Tap, What> {
+    fn open_from(config: TapConfig, pools: Pools) -> Result<Tap, TapError> {
+        let requested = config.name.clone();
+        Tap::attach(config, pools).map_err(|what| TapError { name: requested, what })
+    }
+
+    fn attach(mut config: TapConfig, pools: Pools) -> Result<Tap, What> {
         let fd = tun::open().map_err(What::Open)?;
         let ethernet = config.medium == Medium::Ethernet;
         let kind = tun::Kind { ethernet, multi_queue: config.multi_queue };
@@ -160,7 +164,7 @@ impl Tap {
         let beside = if ethernet { config.medium.header_len() + 8 } else { 0 };
         let longest = beside + mtu.max(capabilities.super_segment) as usize;
         Ok(Tap {
-            receiver: Receiver::new(config.medium, longest, pool),
+            receiver: Receiver::new(config.medium, longest, pools),
             transmitter: Transmitter::new(capabilities),
             fd,
             config,
@@ -178,9 +182,9 @@ impl Tap {
         &self.stats
     }
 
-    /// The pages that what is received lies in.
+    /// The pages that the beginning of what is received lies in.
     pub fn pool(&self) -> &PagePool {
-        self.receiver.pool()
+        self.receiver.pools().first()
     }
 }
 

@@ -4,6 +4,9 @@
 //! many bytes go to a buffer, the rest to pages, from a place on that leaves room before it. A guess that was wrong costs the copy of
 //! the difference, and no more: headers that were longer are copied out of the page, payload that was taken for headers is copied in
 //! front of the rest.
+//!
+//! The first page is a small one, so that a small packet is charged for little. What does not fit goes to larger ones, so that a
+//! super-segment has few parts: each costs a view in readv(2), a fragment in the chain, and its way home.
 
 use super::device::Device;
 use super::header::{self, Header};
@@ -12,7 +15,8 @@ use super::stats::Stats;
 use crate::link::Medium;
 use crate::packet::{Head, Packet};
 use onecopy_chain::{Chain, Checksum, Fragment};
-use onecopy_pool::{Page, PagePool};
+use onecopy_pool::provider::Heap;
+use onecopy_pool::{OpenError, Page, PagePool, PoolConfig};
 use onecopy_sys::map::Span;
 use onecopy_sys::spans::MAX_GATHER;
 use rustix::io::Errno;
@@ -25,25 +29,78 @@ const BESIDE: usize = 2;
 
 pub(super) struct Receiver {
     medium: Medium,
-    pool: PagePool,
-    /// Pages for the next packet, each ours alone.
-    ready: Vec<Page>,
-    /// How many it may need.
+    pools: Pools,
+    /// Where the next packet's payload begins; ours alone.
+    first: Option<Page>,
+    /// Where it goes on, each ours alone.
+    behind: Vec<Page>,
+    /// How many of these it may need.
     need: usize,
     /// Headers of the packet before, in bytes. Invariant: at most [`Head::MAX`].
     guess: usize,
 }
 
-impl Receiver {
-    /// For packets of at most `longest` bytes, with pages from `pool`.
-    pub fn new(medium: Medium, longest: usize, pool: PagePool) -> Receiver {
-        // One byte more, which tells that a packet was longer.
-        let need = (HEADROOM + longest + 1).div_ceil(pool.page_len() as usize).min(MAX_GATHER - BESIDE);
-        Receiver { medium, pool, ready: Vec::with_capacity(need), need, guess: medium.header_len() + 20 + 32 }
+/// Where pages come from.
+pub(super) struct Pools {
+    /// The first one of each packet.
+    first: PagePool,
+    /// The others, if they come from elsewhere.
+    behind: Option<PagePool>,
+}
+
+/// Pages that wait for their next use, of each kind. A page that comes home waits behind all of them, so that fewer are warmer; what is too
+/// many goes to the provider, who hands out the last one first.
+const WAITING: u32 = 64;
+const WAITING_LARGER: u32 = 32;
+
+/// 4096 << this: bytes of a larger page. (16 KiB: of a jumbo frame's memory half is used, of a super-segment's nearly all.)
+const LARGER: u8 = 2;
+
+/// Bytes of either kind of page that a link holds.
+const LIMIT: u32 = 64 << 20;
+
+impl Pools {
+    /// Memory of the process.
+    pub fn new() -> Result<Pools, OpenError> {
+        let pages = |order, ring| {
+            let config = PoolConfig::new().order(order).ring(ring);
+            let limit = LIMIT / config.page_len();
+            PagePool::new(config.limit(limit), Heap::new())
+        };
+        Ok(Pools { first: pages(0, WAITING)?, behind: Some(pages(LARGER, WAITING_LARGER)?) })
     }
 
-    pub fn pool(&self) -> &PagePool {
-        &self.pool
+    /// All of one pool.
+    pub fn of(pool: PagePool) -> Pools {
+        Pools { first: pool, behind: None }
+    }
+
+    pub fn first(&self) -> &PagePool {
+        &self.first
+    }
+
+    #[cfg(test)]
+    pub fn all(&self) -> impl Iterator<Item = &PagePool> {
+        std::iter::once(&self.first).chain(&self.behind)
+    }
+
+    fn behind(&self) -> &PagePool {
+        self.behind.as_ref().unwrap_or(&self.first)
+    }
+}
+
+impl Receiver {
+    /// For packets of at most `longest` bytes.
+    pub fn new(medium: Medium, longest: usize, pools: Pools) -> Receiver {
+        // One byte more, which tells that a packet was longer.
+        let behind = (HEADROOM + longest + 1).saturating_sub(pools.first.page_len() as usize);
+        let need = behind.div_ceil(pools.behind().page_len() as usize).min(MAX_GATHER - BESIDE - 1);
+        let guess = medium.header_len() + 20 + 32;
+        Receiver { medium, pools, first: None, behind: Vec::with_capacity(need), need, guess }
+    }
+
+    pub fn pools(&self) -> &Pools {
+        &self.pools
     }
 
     /// The next packet. None where there is none now, or where a few in a row had to be dropped.
@@ -76,19 +133,24 @@ impl Receiver {
     }
 
     fn next(&mut self, device: &mut impl Device, stats: &mut Stats) -> Result<Packet, Dropped> {
-        while self.ready.len() < self.need
-            && let Ok(page) = self.pool.alloc()
+        if self.first.is_none() {
+            self.first = self.pools.first.alloc().ok();
+        }
+        while self.behind.len() < self.need
+            && let Ok(page) = self.pools.behind().alloc()
         {
-            self.ready.push(page);
+            self.behind.push(page);
         }
         let mut virtio = [0; header::LEN];
         let mut front = [0; Head::MAX];
         // With no page at all the headers alone still come: of acknowledgements, which are what makes pages free again.
-        let guess = if self.ready.is_empty() { Head::MAX } else { self.guess };
+        let guess = if self.first.is_none() { Head::MAX } else { self.guess };
         let mut spans = [Span::EMPTY; MAX_GATHER];
         (spans[0], spans[1]) = (Span::of(&mut virtio), Span::of(&mut front[..guess]));
         let (mut count, mut skip) = (BESIDE, HEADROOM);
-        for (span, page) in spans[BESIDE..].iter_mut().zip(&mut self.ready) {
+        // (Behind no first page there are none: a packet would begin in one.)
+        let behind = if self.first.is_some() { &mut self.behind[..] } else { &mut [] };
+        for (span, page) in spans[BESIDE..].iter_mut().zip(self.first.iter_mut().chain(behind)) {
             // (Pages in here have no other holder.)
             let Some(bytes) = page.bytes_mut() else { break };
             *span = Span::of(&mut bytes[std::mem::take(&mut skip)..]);
@@ -101,7 +163,11 @@ impl Receiver {
             _ => Dropped::Failed,
         })?;
         if read >= room {
-            return Err(if self.ready.len() < self.need { Dropped::NoPage } else { Dropped::TooLong });
+            return Err(if self.first.is_none() || self.behind.len() < self.need {
+                Dropped::NoPage
+            } else {
+                Dropped::TooLong
+            });
         }
         if read == 0 {
             // The other end of a cable is closed. (A packet has virtio's header at least.)
@@ -121,7 +187,7 @@ impl Receiver {
         stats: &mut Stats,
     ) -> Result<Packet, Dropped> {
         let seen = len.min(Head::MAX);
-        if let Some(bytes) = self.ready.first().and_then(Page::bytes)
+        if let Some(bytes) = self.first.as_ref().and_then(Page::bytes)
             && seen > guess
         {
             front[guess..seen].copy_from_slice(&bytes[HEADROOM..HEADROOM + seen - guess]);
@@ -163,17 +229,18 @@ impl Receiver {
         // Where the payload begins in the first page, once what lies in front has been put there.
         let surplus = guess.min(len).saturating_sub(end);
         if surplus > 0 {
-            let bytes = self.ready.first_mut().and_then(Page::bytes_mut).ok_or(Dropped::NoPage)?;
+            let bytes = self.first.as_mut().and_then(Page::bytes_mut).ok_or(Dropped::NoPage)?;
             bytes[HEADROOM - surplus..HEADROOM].copy_from_slice(&front[end..end + surplus]);
             stats.moved += 1;
             stats.moved_bytes += surplus as u64;
         }
         let mut from = HEADROOM - surplus + end.saturating_sub(guess);
         let mut left = len - end;
-        let each = self.pool.page_len() as usize;
-        let pages = (from + left).div_ceil(each);
-        for page in self.ready.drain(..pages) {
-            let part = left.min(each - from);
+        let first = self.first.take().ok_or(Dropped::NoPage)?;
+        let behind =
+            (from + left).saturating_sub(first.len()).div_ceil(self.pools.behind().page_len() as usize);
+        for page in std::iter::once(first).chain(self.behind.drain(..behind)) {
+            let part = left.min(page.len() - from);
             let fragment = Fragment::new(page, from, part).map_err(|_| Dropped::BadHeader)?;
             chain.append(fragment).map_err(|_| Dropped::BadHeader)?;
             (left, from) = (left - part, 0);

@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::header::{self, Header};
-use super::receive::Receiver;
+use super::receive::{Pools, Receiver};
 use super::stats::Stats;
 use super::transmit::{FRAGMENTS, Transmitter};
 use crate::link::{Capabilities, Medium};
@@ -89,7 +89,7 @@ fn bytes(len: usize) -> Vec<u8> {
 #[test]
 fn headers_are_in_the_head_and_payload_in_pages() {
     let (mut device, mut stats) = (Made::new(), Stats::default());
-    let mut receiver = Receiver::new(Medium::Ethernet, 65536 + 22, pool(64));
+    let mut receiver = Receiver::new(Medium::Ethernet, 65536 + 22, Pools::of(pool(64)));
     assert!(receiver.receive(&mut device, &mut stats).is_none());
     let mut expected = Stats::default();
     // Whatever headers the packet before had, and however little payload there is.
@@ -120,15 +120,42 @@ fn headers_are_in_the_head_and_payload_in_pages() {
     }
     assert!(stats.moved > 0 && stats.moved_bytes < stats.moved * 128);
     assert_eq!(stats, Stats { moved: stats.moved, moved_bytes: stats.moved_bytes, ..expected });
-    let monitor = receiver.pool().monitor();
+    let monitor = receiver.pools().first().monitor();
     drop(receiver);
     assert_eq!(monitor.in_flight(), 0);
 }
 
 #[test]
+fn a_super_segment_has_few_parts_and_a_small_packet_little_memory() {
+    let (mut device, mut stats) = (Made::new(), Stats::default());
+    let mut receiver = Receiver::new(Medium::Ethernet, 65536 + 22, Pools::new().unwrap());
+    // Each with the parts it may have, and the memory: the first 3968 bytes or so lie in a page of 4 KiB, the others in ones of 16 KiB.
+    let each = [(1, 1, 4096), (1448, 1, 4096), (9000, 2, 20_480), (65_000, 5, 69_632), (64, 1, 4096)];
+    let mut held = Vec::new();
+    for (payload, parts, memory) in each.into_iter().cycle().take(50) {
+        let mut whole = head(0, 3, payload);
+        whole.extend(bytes(payload));
+        device.arrives(Header::default(), &whole);
+        let packet = receiver.receive(&mut device, &mut stats).unwrap();
+        assert_eq!(packet.to_vec().unwrap(), whole);
+        let chain = packet.payload().payload();
+        assert_eq!((chain.fragment_count(), chain.true_size()), (parts, memory), "{payload} bytes");
+        held.push(packet);
+    }
+    assert!(
+        held.iter()
+            .all(|packet| packet.to_vec().unwrap().ends_with(&bytes(packet.payload().payload().len())))
+    );
+    let monitors = receiver.pools().all().map(PagePool::monitor);
+    let monitors: Vec<_> = monitors.collect();
+    drop((held, receiver));
+    assert_eq!(monitors.iter().map(|monitor| monitor.in_flight()).collect::<Vec<_>>(), [0, 0]);
+}
+
+#[test]
 fn headers_that_are_as_long_as_before_move_nothing() {
     let (mut device, mut stats) = (Made::new(), Stats::default());
-    let mut receiver = Receiver::new(Medium::Ethernet, 1522, pool(64));
+    let mut receiver = Receiver::new(Medium::Ethernet, 1522, Pools::of(pool(64)));
     for payload in [1448, 0, 1448, 3, 700] {
         let mut whole = head(0, 3, payload);
         whole.extend(bytes(payload));
@@ -143,7 +170,7 @@ fn headers_that_are_as_long_as_before_move_nothing() {
 #[test]
 fn what_the_kernel_says_of_a_packet_is_told() {
     let (mut device, mut stats) = (Made::new(), Stats::default());
-    let mut receiver = Receiver::new(Medium::Ethernet, 65536 + 22, pool(64));
+    let mut receiver = Receiver::new(Medium::Ethernet, 65536 + 22, Pools::of(pool(64)));
     let mut train = head(0, 3, 20_000);
     train.extend(bytes(20_000));
     let said = Header { flags: 1, gso_type: 1, header_len: 66, gso_size: 1448, start: 34, offset: 16 };
@@ -180,7 +207,7 @@ fn what_the_kernel_says_of_a_packet_is_told() {
 #[test]
 fn a_packet_that_is_too_long_is_dropped() {
     let (mut device, mut stats) = (Made::new(), Stats::default());
-    let mut receiver = Receiver::new(Medium::Ethernet, 1522, pool(64));
+    let mut receiver = Receiver::new(Medium::Ethernet, 1522, Pools::of(pool(64)));
     device.arrives(Header::default(), &bytes(9000));
     device.arrives(Header::default(), &bytes(1522));
     assert_eq!(receiver.receive(&mut device, &mut stats).unwrap().to_vec().unwrap(), bytes(1522));
@@ -190,7 +217,7 @@ fn a_packet_that_is_too_long_is_dropped() {
 #[test]
 fn without_pages_acknowledgements_still_come() {
     let (mut device, mut stats) = (Made::new(), Stats::default());
-    let mut receiver = Receiver::new(Medium::Ethernet, 1522, pool(1));
+    let mut receiver = Receiver::new(Medium::Ethernet, 1522, Pools::of(pool(1)));
     let mut data = head(0, 3, 1000);
     data.extend(bytes(1000));
     device.arrives(Header::default(), &data);

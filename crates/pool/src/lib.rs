@@ -38,6 +38,7 @@ mod cache;
 mod config;
 mod debug;
 mod desc;
+mod device;
 mod error;
 mod hold;
 mod memory;
@@ -57,6 +58,7 @@ mod stats;
 
 pub use cache::{BULK, CACHE};
 pub use config::PoolConfig;
+pub use device::{Device, DeviceMemory};
 pub use error::{AdoptError, AllocError, AreaError, Damage, Lie, OpenError, ReturnError};
 pub use hold::Hold;
 pub use memory::{Area, HostMemory};

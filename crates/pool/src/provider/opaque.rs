@@ -2,6 +2,7 @@
 
 use super::free::Free;
 use super::{About, Batch, MemoryProvider, Need, ProviderError};
+use crate::device::Device;
 use crate::memory::Area;
 use crate::netmem::DeviceId;
 use crate::page::Page;
@@ -10,18 +11,20 @@ use onecopy_sys::memfd;
 use rustix::fd::OwnedFd;
 use rustix::io::{self, Errno};
 use std::fmt;
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-/// A device of which the CPU sees nothing: its memory is a memfd that no process maps, not even this one, and whose
-/// descriptor only a copy worker has, a thread. It moves bytes in and out with pread(2) and pwrite(2), one request
-/// after the other, as a device's copy queue would. So code that must never touch a payload is held to it: there is
+/// A device of which the CPU sees nothing: its memory is a memfd that no process maps, not even this one. Bytes get in and
+/// out by pread(2) and pwrite(2) alone: by a copy worker, a thread that does one request after the other as a device's copy
+/// queue would; or by the thread that asks ([`Device`]), as a driver copies what a NIC without header split has put into
+/// the host's memory. So code that must never touch a payload is held to it: there is
 /// no address to touch, and a stray pointer finds nothing either. (A mapping in a worker's own process would be as
 /// well hidden, but a library cannot start a process without knowing a program for it.)
 ///
-/// A request keeps its page: it comes home only when the copy is done, as a GPU's buffer may be used again only after
-/// the copy's event.
+/// A worker's request keeps its page: it comes home only when the copy is done, as a GPU's buffer may be used again only
+/// after the copy's event.
 pub struct Opaque {
     device: DeviceId,
     free: Free,
@@ -32,6 +35,8 @@ struct Worker {
     pool_id: u64,
     queue: mpsc::Sender<Job>,
     thread: JoinHandle<()>,
+    memory: Arc<OwnedFd>,
+    len: u64,
 }
 
 /// Why a copy was not accepted, or failed.
@@ -131,6 +136,16 @@ impl Opaque {
         self.submit(Way::Out, page, offset, vec![0; len])
     }
 
+    /// Its memory, if `len` bytes from `at` on are inside of it.
+    fn memory(&self, at: u64, len: usize) -> Result<Arc<OwnedFd>, CopyError> {
+        let worker = self.worker.lock();
+        let worker = worker.as_ref().ok_or(CopyError::Io(Errno::NXIO))?;
+        match at.checked_add(len as u64) {
+            Some(end) if end <= worker.len => Ok(Arc::clone(&worker.memory)),
+            _ => Err(CopyError::Outside { offset: at as usize, len, page_len: worker.len as usize }),
+        }
+    }
+
     fn submit(&self, way: Way, page: &Page, offset: usize, bytes: Vec<u8>) -> Result<Ticket, CopyError> {
         let (page_len, len) = (page.len(), bytes.len());
         if offset > page_len || len > page_len - offset {
@@ -187,14 +202,16 @@ impl MemoryProvider for Opaque {
                 ProviderError::new(errno, format!("a memfd of {len} bytes was refused; lower the limit"))
             })?;
             let (queue, jobs) = mpsc::channel();
+            let memory = Arc::new(memory);
+            let theirs = Arc::clone(&memory);
             let thread = thread::Builder::new()
                 .name("onecopy-opaque".to_owned())
-                .spawn(move || work(&memory, &jobs))
+                .spawn(move || work(&theirs, &jobs))
                 .map_err(|error| {
                     let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
                     ProviderError::new(errno, "the copy worker's thread was refused; see RLIMIT_NPROC")
                 })?;
-            Ok(Worker { pool_id: need.pool_id, queue, thread })
+            Ok(Worker { pool_id: need.pool_id, queue, thread, memory, len: len as u64 })
         };
         *self.worker.lock() = Some(start().inspect_err(|_| self.free.stop())?);
         Ok(Area::device(self.device, len))
@@ -231,6 +248,54 @@ impl MemoryProvider for Opaque {
             device: Some(self.device),
         }
     }
+}
+
+/// By the thread that calls. The kernel copies; nothing of this process lies in between.
+impl Device for Opaque {
+    fn write_at(&self, at: u64, from: &[IoSlice<'_>]) -> Result<(), CopyError> {
+        let memory = self.memory(at, from.iter().map(|slice| slice.len()).sum())?;
+        let mut at = at;
+        for group in from.chunks(MOST_SLICES) {
+            let (len, mut done) = (group.iter().map(|slice| slice.len()).sum::<usize>(), 0);
+            while done < len {
+                let (index, within) = locate(group.iter().map(|slice| slice.len()), done);
+                // What is left of a slice that was cut goes alone: a memfd takes all but where memory runs out.
+                let written = match within {
+                    0 => io::pwritev(&*memory, &group[index..], at),
+                    _ => io::pwrite(&*memory, &group[index][within..], at),
+                };
+                match written {
+                    Ok(0) => return Err(CopyError::Io(Errno::IO)),
+                    Ok(count) => (done, at) = (done + count, at + count as u64),
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(CopyError::Io(errno)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), CopyError> {
+        let memory = self.memory(at, into.len())?;
+        let len = into.len();
+        all(len, |from| io::preadv(&*memory, &mut [IoSliceMut::new(&mut into[from..])], at + from as u64))
+            .map_err(CopyError::Io)
+    }
+}
+
+/// Slices that one call takes (IOV_MAX).
+const MOST_SLICES: usize = 1024;
+
+/// In which of slices of these lengths byte `at` is, and where in it.
+fn locate(lengths: impl Iterator<Item = usize>, mut at: usize) -> (usize, usize) {
+    let mut index = 0;
+    for len in lengths {
+        if at < len {
+            break;
+        }
+        (at, index) = (at - len, index + 1);
+    }
+    (index, at)
 }
 
 impl fmt::Debug for Opaque {

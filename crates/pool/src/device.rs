@@ -1,0 +1,203 @@
+//! A device's memory as a whole: pages to be handed out, and a way for bytes in and out.
+
+use crate::config::PoolConfig;
+use crate::error::{AllocError, OpenError};
+use crate::page::Page;
+use crate::part::Part;
+use crate::pool::{Monitor, PagePool};
+use crate::provider::{CopyError, MemoryProvider, Opaque};
+use crate::{DeviceId, Stats};
+use onecopy_sync::Mutex;
+use std::fmt;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+/// Memory that the CPU cannot address: bytes get in and out by copies of the device's own, or of the kernel's. Places are bytes
+/// from the beginning of its pool's area.
+pub trait Device: MemoryProvider {
+    /// Copies `from`, one slice after the other, to place `at`. It is done when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError`]: they would not lie inside, or the copy failed.
+    fn write_at(&self, at: u64, from: &[IoSlice<'_>]) -> Result<(), CopyError>;
+
+    /// Copies what lies at place `at` to `into`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::write_at`].
+    fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), CopyError>;
+}
+
+/// A piece of a device's memory that packets' payload lands in and is sent from: what a dma-buf is to the kernel's device memory TCP.
+/// Clones are handles of the same.
+///
+/// ```
+/// use onecopy_pool::{DeviceId, DeviceMemory};
+///
+/// let memory = DeviceMemory::opaque(64, DeviceId(0))?;
+/// memory.write_at(100, &[std::io::IoSlice::new(b"hello")])?;
+/// let mut bytes = [0; 5];
+/// memory.read_at(100, &mut bytes)?;
+/// assert_eq!(&bytes, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct DeviceMemory {
+    of: Arc<Owned>,
+}
+
+struct Owned {
+    device: Arc<dyn Device>,
+    pages: Mutex<PagePool>,
+    monitor: Monitor,
+    limit: u32,
+    page_len: u32,
+}
+
+impl DeviceMemory {
+    /// `pages` pages of 4 KiB behind [`Opaque`], the stand-in for a device on machines without one.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn opaque(pages: u32, device: DeviceId) -> Result<DeviceMemory, OpenError> {
+        DeviceMemory::new(PoolConfig::new().limit(pages), Opaque::new(device))
+    }
+
+    /// The memory of `device`, which is no other pool's yet.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn new<D: Device>(config: PoolConfig, device: Arc<D>) -> Result<DeviceMemory, OpenError> {
+        let pages = PagePool::new(config, device.clone())?;
+        let (monitor, limit, page_len) = (pages.monitor(), pages.limit(), pages.page_len());
+        Ok(DeviceMemory {
+            of: Arc::new(Owned { device, pages: Mutex::new(pages), monitor, limit, page_len }),
+        })
+    }
+
+    /// Parts of pages for `len` bytes, one after the other: whole pages, and a piece of one for the rest.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`]; then none is taken.
+    pub fn alloc(&self, len: usize) -> Result<Vec<Part>, AllocError> {
+        let (each, pages) = (self.of.page_len as usize, self.of.pages.lock());
+        let mut parts = Vec::with_capacity(len.div_ceil(each));
+        for _ in 0..len / each {
+            let part = Part::new(pages.alloc()?, 0, each);
+            parts.push(part.unwrap_or_else(|page| unreachable!("{page:?} has {each} bytes")));
+        }
+        if !len.is_multiple_of(each) {
+            parts.push(pages.alloc_piece((len % each) as u32)?.into());
+        }
+        Ok(parts)
+    }
+
+    /// Where `part` lies, in bytes from the beginning; None for another memory's.
+    pub fn place(&self, part: &Part) -> Option<u64> {
+        self.place_of(part.page(), part.offset())
+    }
+
+    /// Where byte `offset` of `page` lies; None for another memory's.
+    pub fn place_of(&self, page: &Page, offset: usize) -> Option<u64> {
+        let here = page.pool_id() == self.id();
+        here.then(|| u64::from(page.index()) * u64::from(self.of.page_len) + offset as u64)
+    }
+
+    /// Copies `from`, one slice after the other, to place `at`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::write_at`].
+    pub fn write_at(&self, at: u64, from: &[IoSlice<'_>]) -> Result<(), CopyError> {
+        self.of.device.write_at(at, from)
+    }
+
+    /// Copies what lies at place `at` to `into`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::read_at`].
+    pub fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), CopyError> {
+        self.of.device.read_at(at, into)
+    }
+
+    /// The pool of its pages, by number ([`Page::pool_id`]).
+    pub fn id(&self) -> u64 {
+        self.of.monitor.pool_id()
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty, reason = "no pool is without pages")]
+    pub fn len(&self) -> u64 {
+        u64::from(self.of.limit) * u64::from(self.of.page_len)
+    }
+
+    /// Bytes of a page.
+    pub fn page_len(&self) -> u32 {
+        self.of.page_len
+    }
+
+    /// Bytes of pages that nobody has. The page that small pieces are being cut from is somebody's.
+    pub fn free(&self) -> u64 {
+        let Stats { in_flight, in_cache, in_ring, .. } = self.of.monitor.stats();
+        let used = in_flight.saturating_sub(in_cache + in_ring);
+        u64::from(self.of.limit).saturating_sub(used) * u64::from(self.of.page_len)
+    }
+
+    /// What its pool has done.
+    pub fn stats(&self) -> Stats {
+        self.of.monitor.stats()
+    }
+}
+
+impl fmt::Debug for DeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceMemory({} of {} bytes free)", self.free(), self.len())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_lie_where_the_place_says_and_pages_come_home() {
+        let memory = DeviceMemory::opaque(4, DeviceId(1)).unwrap();
+        assert_eq!((memory.len(), memory.free(), memory.page_len()), (16384, 16384, 4096));
+        let parts = memory.alloc(4096 + 100).unwrap();
+        assert_eq!(parts.iter().map(Part::len).collect::<Vec<_>>(), [4096, 100]);
+        assert_eq!(memory.free(), 8192);
+        let at = memory.place(&parts[1]).unwrap();
+        // More slices than one call takes, of odd lengths, and an empty one.
+        let bytes: Vec<u8> = (0..4000_u32).map(|n| (n * 7) as u8).collect();
+        let mut slices: Vec<_> = bytes.chunks(3).map(IoSlice::new).collect();
+        slices.insert(1, IoSlice::new(&[]));
+        let first = memory.place(&parts[0]).unwrap();
+        memory.write_at(first, &slices).unwrap();
+        memory.write_at(at, &[IoSlice::new(&[9; 100])]).unwrap();
+        let mut back = vec![0; 4000];
+        memory.read_at(first, &mut back).unwrap();
+        assert!(back == bytes);
+        // Behind the end, and nowhere at all.
+        for (place, len) in [(16384, 1), (16000, 400), (u64::MAX, 2)] {
+            assert!(matches!(memory.write_at(place, &[IoSlice::new(&vec![1; len])]), Err(CopyError::Outside { .. })));
+            assert!(matches!(memory.read_at(place, &mut vec![1; len]), Err(CopyError::Outside { .. })));
+        }
+        // What there is not enough of is not taken in part.
+        assert!(memory.alloc(3 * 4096).is_err());
+        assert_eq!(memory.free(), 8192);
+        let other = DeviceMemory::opaque(1, DeviceId(1)).unwrap();
+        assert_eq!(other.place(&parts[0]), None);
+        drop(parts);
+        assert_eq!(memory.free() + 4096, memory.len(), "all but the page that is being cut");
+        // The memory outlives its handle as long as a page of it does.
+        let parts = memory.alloc(4096).unwrap();
+        drop(memory);
+        assert_eq!(parts[0].len(), 4096);
+    }
+}

@@ -261,6 +261,45 @@ impl<'a> Slot<'a> {
         Ok(n)
     }
 
+    /// Returns where the room left lies: address and length of its parts, of which the second is empty but where the room
+    /// wraps in the ring. For who hands memory to another language, which writes there and then says so ([`Slot::fill`]). The addresses
+    /// stay what they are until the slot is committed or dropped, also where it is moved. Not of a slot that was inherited by a fork:
+    /// that has no room.
+    ///
+    /// ```
+    /// # fn main() -> onecopy_unix::Result<()> {
+    /// # let (a, b) = onecopy_unix::Stream::pair()?;
+    /// let mut slot = a.reserve(100)?;
+    /// let [(first, len), (_, rest)] = slot.raw_parts();
+    /// assert!(!first.is_null() && len + rest == 100);
+    /// slot.fill(10); // zeroes, of a new ring
+    /// assert_eq!(slot.commit()?, 10);
+    /// # assert_eq!(b.recv(&mut [0; 100])?, 10);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn raw_parts(&mut self) -> [(*mut u8, usize); 2] {
+        let (base, len, filled) = (self.base, self.len, self.filled);
+        let spans = match self.place.room() {
+            _ if self.generation != generation() => [Span::EMPTY; 2],
+            None => [Span::EMPTY; 2],
+            Some(Room::Heap(heap)) => [Span::of(&mut heap[filled..]), Span::EMPTY],
+            Some(Room::Ring(producer)) => slice(&producer.spans(base + len), base + filled, usize::MAX),
+        };
+        spans.map(|span| (span.as_ptr(), span.len()))
+    }
+
+    /// Says that the next `n` bytes of the room left are written: what lies there is sent by [`Slot::commit`], also where nothing was
+    /// written. No copy is counted. Returns how many of them there was room for.
+    pub fn fill(&mut self, n: usize) -> usize {
+        if self.generation != generation() {
+            return 0;
+        }
+        let n = n.min(self.len - self.filled);
+        self.filled += n;
+        n
+    }
+
     /// Publishes what is filled: from here on the peer may read it. Returns how many bytes were sent. If
     /// nothing is filled, a stream sends nothing, and a seqpacket socket sends a record of no bytes.
     ///

@@ -320,7 +320,29 @@ impl View {
     /// # }
     /// ```
     pub fn look(&self) -> Look<'_> {
-        let spans = match &self.place {
+        Look::new(self, self.spans())
+    }
+
+    /// Returns where the bytes lie: address and length of their parts, of which the second is empty but where they wrap in
+    /// the ring. For who hands memory to another language. The addresses stay what they are while the view lives and is not advanced, also
+    /// where it is moved. The peer may still write there, so no `&[u8]` may be made of them.
+    ///
+    /// ```
+    /// # fn main() -> onecopy_unix::Result<()> {
+    /// # let (a, b) = onecopy_unix::Stream::pair()?;
+    /// # a.send(b"bytes")?;
+    /// let view = b.recv_borrowed(100)?;
+    /// let [(first, len), (_, rest)] = view.raw_parts();
+    /// assert!(!first.is_null() && len + rest == view.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn raw_parts(&self) -> [(*const u8, usize); 2] {
+        self.spans().map(|span| (span.as_ptr().cast_const(), span.len()))
+    }
+
+    fn spans(&self) -> [Span<'_>; 2] {
+        match &self.place {
             Place::Ring { ring, offset, .. } => ring.spans(*offset, self.len),
             Place::Heap { bytes, start, .. } => [Span::of_shared(&bytes[*start..]), Span::EMPTY],
             Place::Lent { end, piece } => {
@@ -330,8 +352,7 @@ impl View {
                 [piece.span(self.len), Span::EMPTY]
             }
             Place::Gone { .. } => [Span::EMPTY; 2],
-        };
-        Look::new(self, spans)
+        }
     }
 
     /// Copies from the front, without giving anything back. Returns how many bytes were copied.

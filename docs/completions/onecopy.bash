@@ -231,7 +231,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__proxy)
-            opts="-h --listen --tap --addr --gateway --mtu --kernel-addr --tls-cert --tls-key --backend --transport --forward --send-lent --threads --backends --queue --buffer --max-clients --idle-timeout --head-timeout --send-timeout --backend-timeout --max-line --max-head --grace --direct --trust-backend --die-with-parent --cpu --color --help"
+            opts="-h --listen --tap --addr --gateway --mtu --kernel-addr --access-log --access-log-format --log-level --tls-cert --tls-key --backend --transport --forward --send-lent --threads --backends --queue --buffer --max-clients --idle-timeout --head-timeout --send-timeout --backend-timeout --max-line --max-head --grace --direct --trust-backend --die-with-parent --cpu --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -259,6 +259,18 @@ _onecopy() {
                     ;;
                 --kernel-addr)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --access-log)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --access-log-format)
+                    COMPREPLY=($(compgen -W "combined json" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-level)
+                    COMPREPLY=($(compgen -W "error warn info debug" -- "${cur}"))
                     return 0
                     ;;
                 --tls-cert)
@@ -353,7 +365,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__serve)
-            opts="-h --root --listen --tap --addr --gateway --mtu --kernel-addr --transport --file-send --policy --lend --cache --revalidate --buffer --max-connections --idle-timeout --head-timeout --send-timeout --grace --direct --stats --die-with-parent --cpu --hot-set --color --help"
+            opts="-h --root --listen --tap --addr --gateway --mtu --kernel-addr --access-log --access-log-format --log-level --transport --file-send --policy --lend --cache --revalidate --buffer --max-connections --idle-timeout --head-timeout --send-timeout --grace --direct --stats --die-with-parent --cpu --hot-set --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -385,6 +397,18 @@ _onecopy() {
                     ;;
                 --kernel-addr)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --access-log)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --access-log-format)
+                    COMPREPLY=($(compgen -W "combined json" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-level)
+                    COMPREPLY=($(compgen -W "error warn info debug" -- "${cur}"))
                     return 0
                     ;;
                 --transport)

@@ -46,6 +46,13 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l addr -d 'The s
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l gateway -d 'Where the stack\'s packets for other networks go' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l mtu -d 'Bytes of the TAP\'s longest packet, 68 to 65521; left out, what the device has (a new one: 1500)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l kernel-addr -d 'Give the kernel\'s side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l access-log -d 'Write a line for each request that was answered: to FILE, `journal` (systemd\'s) or `-` (standard output). A line that the disk is too slow for is left out, and counted (`log_dropped`): no request waits. SIGHUP opens FILE anew' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l access-log-format -d 'With --access-log: the form of its lines' -r -f -a "combined\t'As Apache and nginx have it, and behind that seconds, way and copies'
+json\t'An object for each request'"
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l log-level -d 'Say what is of this level or above, each line with its time (UTC) and level. Left out, the variable ONECOPY_LOG says it; without either, `info` as plain lines. (Systemd\'s journal is told levels in its own way)' -r -f -a "error\t'What ends the program'
+warn\t'What the operator should mend'
+info\t'What else happens to the program'
+debug\t'What happens to each connection'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l transport -d 'Which sockets carry the answers' -r -f -a "onecopy\t'Shared memory where both sides can, the kernel\'s unix sockets otherwise'
 kernel\t'The kernel\'s unix sockets only'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l file-send -d 'With --transport kernel: how a file\'s bytes enter the socket' -r -f -a "copy\t'pread into a buffer, then write: two kernel copies'
@@ -63,7 +70,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l max-connection
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l idle-timeout -d 'A connection without a request ends after this' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l head-timeout -d 'A request must be complete within this, or 408' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l send-timeout -d 'A peer that takes no byte for this long is given up' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l grace -d 'On SIGTERM, SIGINT or SIGHUP, answers in flight may take this long to finish. SIGINT (Ctrl-C) a second after that, or later, ends all at once; further signals else change nothing' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l grace -d 'On SIGTERM or SIGINT (and SIGHUP, where there is no file to open again), answers in flight may take this long to finish. SIGINT (Ctrl-C) a second after that, or later, ends all at once; further signals else change nothing' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l die-with-parent -d 'Stop when the process that started this one is gone' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l cpu -d 'Stay on this CPU (for measurements)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l hot-set -d 'Walk a working set of this size around every body, and count how much slower it got' -r
@@ -79,6 +86,13 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l addr -d 'The s
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l gateway -d 'Where the stack\'s packets for other networks go' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l mtu -d 'Bytes of the TAP\'s longest packet, 68 to 65521; left out, what the device has (a new one: 1500)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l kernel-addr -d 'Give the kernel\'s side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l access-log -d 'Write a line for each request that was answered: to FILE, `journal` (systemd\'s) or `-` (standard output). A line that the disk is too slow for is left out, and counted (`log_dropped`): no request waits. SIGHUP opens FILE anew' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l access-log-format -d 'With --access-log: the form of its lines' -r -f -a "combined\t'As Apache and nginx have it, and behind that seconds, way and copies'
+json\t'An object for each request'"
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l log-level -d 'Say what is of this level or above, each line with its time (UTC) and level. Left out, the variable ONECOPY_LOG says it; without either, `info` as plain lines. (Systemd\'s journal is told levels in its own way)' -r -f -a "error\t'What ends the program'
+warn\t'What the operator should mend'
+info\t'What else happens to the program'
+debug\t'What happens to each connection'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l tls-cert -d 'Speak TLS (1.2 and 1.3) to the clients: the certificate chain, PEM, the server\'s own first. Read again at SIGHUP' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l tls-key -d 'With --tls-cert: its private key, PEM, without a passphrase' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backend -d 'The daemon\'s socket: unix:/path or unix:@name' -r
@@ -101,7 +115,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l send-timeout -
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backend-timeout -d 'A backend that is silent for this long is given up: 504, or the body is broken off' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-line -d 'Longest request line, or 414; at most 64K' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-head -d 'Longest request head, or 431; at most 64K. It may have 64 fields' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l grace -d 'On SIGTERM or SIGINT (and SIGHUP, without --tls-cert), answers in flight may take this long to finish. SIGINT (Ctrl-C) a second after that, or later, ends all at once; further signals else change nothing' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l grace -d 'On SIGTERM or SIGINT (and SIGHUP, where there is no file to read or open again), answers in flight may take this long to finish. SIGINT (Ctrl-C) a second after that, or later, ends all at once; further signals else change nothing' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l die-with-parent -d 'Stop when the process that started this one is gone' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l cpu -d 'Stay on this CPU (for measurements)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''

@@ -68,6 +68,8 @@ pub struct Counters {
     pub backend_bad: u64,
     /// Requests whose backend took too long: 504, or a body broken off.
     pub backend_late: u64,
+    /// Lines of the access log that were left out.
+    pub log_dropped: u64,
 }
 
 impl Counters {
@@ -112,6 +114,7 @@ impl AddAssign for Counters {
             hot_lines,
             backend_bad,
             backend_late,
+            log_dropped,
         } = other;
         self.connections += connections;
         self.requests += requests;
@@ -141,6 +144,7 @@ impl AddAssign for Counters {
         self.hot_lines += hot_lines;
         self.backend_bad += backend_bad;
         self.backend_late += backend_late;
+        self.log_dropped += log_dropped;
     }
 }
 

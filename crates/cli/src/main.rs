@@ -19,6 +19,7 @@ mod failure;
 mod generate;
 mod http;
 mod nc;
+mod operate;
 mod own_stack;
 mod process;
 mod proxy;

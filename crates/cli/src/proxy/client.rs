@@ -12,12 +12,14 @@ use crate::counters::Counters;
 use crate::http::path::relative;
 use crate::http::request::{Method, Refusal, Request};
 use crate::http::response::page;
+use crate::operate::access::Begun;
 use crate::ss::visible;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+use tracing::{debug, info, warn};
 
 /// How long, and for how many bytes, a refused client's further input is read away.
 const LINGER: (Duration, usize) = (Duration::from_millis(500), 1 << 20);
@@ -29,8 +31,17 @@ enum Next {
     Close,
 }
 
+/// What became of a request, for those who count and for the log.
+#[derive(Debug, Default)]
+struct Account {
+    counters: Counters,
+    /// None: nobody here knows it.
+    status: Option<u16>,
+}
+
 /// Serves one client until it ends.
 pub async fn serve(proxy: &Proxy, tcp: Tcp, ip: IpAddr) {
+    debug!(target: "onecopy proxy", "a client came from {ip}");
     tcp.set_nodelay(); // MSG_MORE says when more follows
     let Some(identity) = &proxy.identity else { return requests(proxy, &mut Peer::Plain(tcp), ip).await };
     let mut stop = proxy.stop.clone();
@@ -48,7 +59,7 @@ pub async fn serve(proxy: &Proxy, tcp: Tcp, ip: IpAddr) {
         Ok(session) => requests(proxy, &mut Peer::Tls(Box::new(session)), ip).await,
         Err(Refused::Plain(tcp)) => {
             let why = "this port speaks TLS: ask with https://";
-            refuse(proxy, &mut Peer::Plain(tcp), Refusal { status: 400, why }).await;
+            refuse(proxy, &mut Peer::Plain(tcp), ip, b"", Refusal { status: 400, why }).await;
         }
         Err(Refused::Failed) => {}
     }
@@ -64,7 +75,7 @@ async fn requests(proxy: &Proxy, peer: &mut Peer, ip: IpAddr) {
                 _ => return, // it was whole a moment ago
             },
             Ok(None) => return peer.say_goodbye(),
-            Err(refusal) => return refuse(proxy, peer, refusal).await,
+            Err(refusal) => return refuse(proxy, peer, ip, &inbox, refusal).await,
         };
         match answer(proxy, peer, ip, &request, &mut heads).await {
             Ok(Next::Close) => return linger(peer).await,
@@ -159,26 +170,30 @@ async fn answer(
     };
     let keep = request.keep && !*proxy.stop.borrow();
     let client = Client { head: request.method == Method::Head, keep, minor: request.minor };
-    let mut counters = Counters { requests: 1, ..Default::default() };
+    let begun = Begun::now(Some(ip));
+    let mut account = Account { counters: Counters { requests: 1, ..Default::default() }, status: None };
     let result = match refusal {
         Some((Refusal { status, why }, goes_on)) => {
-            counters.refused = 1;
+            account.counters.refused = 1;
+            account.status = Some(status);
             send_page(proxy, peer, status, why, Client { keep: keep && goes_on, ..client }).await
         }
-        None => match exchange(proxy, peer, ip, request, client, heads, &mut counters).await {
+        None => match exchange(proxy, peer, ip, request, client, heads, &mut account).await {
             Ok(next) => {
                 if proxy.ill.replace(false) {
-                    tell!("onecopy proxy: the backend answers again");
+                    info!(target: "onecopy proxy", "the backend answers again");
                 }
                 Ok(next)
             }
             Err(trouble) => {
-                trouble.count(&mut counters);
-                give_up(proxy, peer, request, client, trouble, &mut counters).await
+                trouble.count(&mut account.counters);
+                give_up(proxy, peer, request, client, trouble, &mut account).await
             }
         },
     };
+    let Account { mut counters, status } = account;
     counters.broken = u64::from(result.is_err());
+    proxy.log.add(|done| begun.request(request, status, done), &mut counters);
     proxy.totals.add(counters);
     result
 }
@@ -190,13 +205,13 @@ async fn give_up(
     request: &Request<'_>,
     client: Client,
     trouble: Trouble,
-    counters: &mut Counters,
+    account: &mut Account,
 ) -> Result<Next, ()> {
     // What is wrong with the backend is for its operator, once, not for each client.
     let (status, why, detail) = match trouble {
         Trouble::Broken => return Err(()),
         Trouble::Cut(why) | Trouble::Stuck(why) => {
-            tell!("onecopy proxy: the backend broke off the body of {}: {why}", visible(request.target));
+            warn!(target: "onecopy proxy", "the backend broke off the body of {}: {why}", visible(request.target));
             return Err(());
         }
         Trouble::Bad(why) => (502, "the backend gave no answer that could be passed on", why),
@@ -207,9 +222,10 @@ async fn give_up(
     };
     if !proxy.ill.replace(true) {
         let detail = if detail.is_empty() { why } else { &detail };
-        tell!("onecopy proxy: {status} for {}, and so on: {detail}", visible(request.target));
+        warn!(target: "onecopy proxy", "{status} for {}, and so on: {detail}", visible(request.target));
     }
-    counters.refused = 1;
+    account.counters.refused = 1;
+    account.status = Some(status);
     send_page(proxy, peer, status, why, client).await
 }
 
@@ -222,8 +238,9 @@ async fn exchange(
     request: &Request<'_>,
     mut client: Client,
     heads: &mut Heads,
-    counters: &mut Counters,
+    account: &mut Account,
 ) -> Result<Next, Trouble> {
+    let Account { counters, status } = account;
     // HTTP/1.0 would need words of its own in a head that the daemon writes.
     let lending = proxy.direct.as_ref().filter(|_| !client.head && client.minor == 1);
     if let (Some(direct), Some(tcp)) = (lending, peer.kernel()) {
@@ -246,8 +263,9 @@ async fn exchange(
         && let Some(tcp) = peer.plain()
         && let Some(kept) = proxy.shelf.find(request.target)
         && let Some(_seat) = kept.seat(&proxy.seats)
-        && let Ok(Some(_)) = rewrite::reply(&kept.head, client, &mut heads.to_client)
+        && let Ok(Some(reply)) = rewrite::reply(&kept.head, client, &mut heads.to_client)
     {
+        *status = Some(reply.status);
         counters.lent_again = 1;
         let passed = proxy.sender.pass(&kept.loan, &heads.to_client, tcp, proxy.patience, counters).await;
         counters.told(Some(kept.loan.reader()), counters.body_bytes);
@@ -281,6 +299,7 @@ async fn exchange(
         }
     };
     counters.refused = u64::from(reply.status >= 400);
+    *status = Some(reply.status);
     // The upgrade travels with the first request and its answer: a connection is judged by these.
     counters.upgraded = u64::from(!lease.used && lease.line.upgraded());
     let (reader, passed) = match (reply.lent, peer.plain(), &seat) {
@@ -332,8 +351,11 @@ async fn send_page(
     Ok(if client.keep { Next::Request } else { Next::Close })
 }
 
-async fn refuse(proxy: &Proxy, peer: &mut Peer, refusal: Refusal) {
-    proxy.totals.add(Counters { requests: 1, refused: 1, ..Default::default() });
+async fn refuse(proxy: &Proxy, peer: &mut Peer, ip: IpAddr, came: &[u8], refusal: Refusal) {
+    let mut counters = Counters { requests: 1, refused: 1, ..Default::default() };
+    let begun = Begun::now(Some(ip));
+    proxy.log.add(|done| begun.nonsense(came, refusal.status, done), &mut counters);
+    proxy.totals.add(counters);
     let client = Client { head: false, keep: false, minor: 1 };
     if send_page(proxy, peer, refusal.status, refusal.why, client).await.is_ok() {
         linger(peer).await;

@@ -25,9 +25,11 @@ use crate::address::Address;
 use crate::counters::{Counters, Totals};
 use crate::failure::Usage;
 use crate::http::request::Limits;
+use crate::operate::access::AccessLog;
+use crate::operate::says;
 use crate::own_stack::OwnStack;
 use crate::transport::Transport;
-use crate::{failure, process, units};
+use crate::{failure, operate, process, units};
 use anyhow::Context;
 use congestion::Congestion;
 use line::Forward;
@@ -51,6 +53,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
+use tracing::{info, warn};
 use trouble::Patience;
 
 /// Flags of `onecopy proxy`.
@@ -61,6 +64,8 @@ pub struct Args {
     listen: SocketAddr,
     #[command(flatten)]
     stack: OwnStack,
+    #[command(flatten)]
+    operate: operate::Flags,
     /// Speak TLS (1.2 and 1.3) to the clients: the certificate chain, PEM, the server's own first. Read again at SIGHUP
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -116,7 +121,7 @@ pub struct Args {
     /// Longest request head, or 431; at most 64K. It may have 64 fields.
     #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = units::size)]
     max_head: usize,
-    /// On SIGTERM or SIGINT (and SIGHUP, without --tls-cert), answers in flight may take this long to finish. SIGINT (Ctrl-C) a
+    /// On SIGTERM or SIGINT (and SIGHUP, where there is no file to read or open again), answers in flight may take this long to finish. SIGINT (Ctrl-C) a
     /// second after that, or later, ends all at once; further signals else change nothing.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     grace: Duration,
@@ -256,8 +261,9 @@ impl Args {
             less.push(format!("{} connections to the backend (--backends {})", shares.lines, self.backends));
         }
         if !less.is_empty() {
-            tell!(
-                "onecopy proxy: this process may open {open_files} files, which is enough for {}: raise the limit (ulimit -n, or \
+            warn!(
+                target: "onecopy proxy",
+                "this process may open {open_files} files, which is enough for {}: raise the limit (ulimit -n, or \
                  LimitNOFILE= of systemd) or ask for less",
                 less.join(" and ")
             );
@@ -267,6 +273,7 @@ impl Args {
 
 /// Runs `onecopy proxy`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    says::start(args.operate.log_level)?;
     let open_files = process::raise_open_files();
     if let Some(parent) = args.die_with_parent {
         process::die_with_parent(parent)?;
@@ -302,16 +309,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let stack = args.stack.open()?;
     let scheme = if identity.is_some() { "https" } else { "http" };
     let totals = Arc::new(Totals::default());
+    let log = AccessLog::open(args.operate.log(), totals.clone())?;
     let (stop, stopped) = watch::channel(false);
     process::block_on(async {
         let (front, address) = Front::open(args.listen, stack.as_ref())?;
         let reports = totals.clone();
         tokio::task::spawn_local(process::at_usr1(move || tell!("stats {}", reports.json())));
-        let plain = identity.is_none();
-        if let Some(identity) = identity.clone() {
-            tokio::task::spawn_local(process::at_hup(renew(identity, totals.clone())));
+        let again = identity.is_some() || args.operate.outlives_hang_up();
+        if again {
+            let (identity, totals) = (identity.clone(), totals.clone());
+            let (log, setup) = (log.clone(), args.operate.log());
+            tokio::task::spawn_local(process::at_hup(async move || {
+                if let Some(identity) = &identity {
+                    renew(identity, &totals).await;
+                }
+                operate::reopen(&log, setup.clone()).await;
+            }));
         }
-        let signal = tokio::task::spawn_local(process::asked_to_stop("onecopy proxy", plain));
+        let signal = tokio::task::spawn_local(process::asked_to_stop("onecopy proxy", !again));
         tokio::task::yield_now().await; // the handlers are in place before anybody is told
         let shelf = Arc::new(Shelf::new(shares.kept));
         let old = shelf.clone();
@@ -326,6 +341,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 backends: shares.lines / threads,
                 identity: identity.clone(),
                 totals: totals.clone(),
+                log: log.clone(),
                 seats: seats.clone(),
                 stopped: stopped.clone(),
             };
@@ -336,9 +352,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 others.push(std::thread::Builder::new().name(format!("proxy-{n}")).spawn(run)?);
             }
         }
-        tell!("onecopy proxy: {scheme}://{address} in front of {}", args.backend);
+        info!(target: "onecopy proxy", "{scheme}://{address} in front of {}", args.backend);
         if let Err(error) = args.backend.probe() {
-            tell!("onecopy proxy: {}", failure::not_there(&args.backend, &error));
+            warn!(target: "onecopy proxy", "{}", failure::not_there(&args.backend, &error));
         }
         args.warn(open_files, shares);
         let taking = tokio::task::spawn_local(take(front, doors, seats));
@@ -352,9 +368,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         for thread in others {
             cut += thread.join().map_err(|_| anyhow::anyhow!("a thread of the proxy panicked"))??;
         }
-        tell!("onecopy proxy: {why}; {}", totals.sum());
+        log.finish();
+        info!(target: "onecopy proxy", "{why}; {}", totals.sum());
         if cut > 0 {
-            tell!("onecopy proxy: {cut} clients did not finish within {:?} and were cut", args.grace);
+            warn!(target: "onecopy proxy", "{cut} clients did not finish within {:?} and were cut", args.grace);
         }
         Ok(())
     })
@@ -362,16 +379,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Reads the certificate again when called. On another thread than the clients': a file system over the network may take
 /// its time.
-fn renew(identity: Arc<Identity>, totals: Arc<Totals>) -> impl AsyncFn() {
-    async move || {
-        let identity = identity.clone();
-        let read = tokio::task::spawn_blocking(move || identity.reload()).await;
-        match read.unwrap_or_else(|died| Err(died.into())) {
-            Ok(()) => tell!("onecopy proxy: read the certificate and its key again"),
-            Err(why) => {
-                totals.add(Counters { tls_reload_failures: 1, ..Default::default() });
-                tell!("onecopy proxy: goes on with the certificate that it has: {why:#}");
-            }
+async fn renew(identity: &Arc<Identity>, totals: &Totals) {
+    let identity = identity.clone();
+    let read = tokio::task::spawn_blocking(move || identity.reload()).await;
+    match read.unwrap_or_else(|died| Err(died.into())) {
+        Ok(()) => info!(target: "onecopy proxy", "read the certificate and its key again"),
+        Err(why) => {
+            totals.add(Counters { tls_reload_failures: 1, ..Default::default() });
+            warn!(target: "onecopy proxy", "goes on with the certificate that it has: {why:#}");
         }
     }
 }
@@ -398,8 +413,9 @@ async fn take(front: Front, doors: Vec<Door>, seats: Arc<Seats>) {
     loop {
         let full = || {
             if !std::mem::replace(&mut told, true) {
-                tell!(
-                    "onecopy proxy: all descriptors for clients are in use, and further clients wait: raise the limit of open \
+                warn!(
+                    target: "onecopy proxy",
+                    "all descriptors for clients are in use, and further clients wait: raise the limit of open \
                      files (ulimit -n, or LimitNOFILE= of systemd)"
                 );
             }
@@ -425,6 +441,7 @@ struct Worker {
     backends: usize,
     identity: Option<Arc<Identity>>,
     totals: Arc<Totals>,
+    log: AccessLog,
     seats: Arc<Seats>,
     stopped: watch::Receiver<bool>,
 }
@@ -432,7 +449,7 @@ struct Worker {
 impl Worker {
     /// Serves those who arrive until asked to stop, then waits for those in flight. Returns how many were cut.
     async fn serve(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) -> anyhow::Result<usize> {
-        let Worker { args, shelf, backends, identity, totals, seats, mut stopped } = self;
+        let Worker { args, shelf, backends, identity, totals, log, seats, mut stopped } = self;
         let direct = args.direct.then(|| direct::Direct::new(&args.backend, args.trust_backend, backends));
         let backend = Backend {
             address: args.backend,
@@ -445,6 +462,7 @@ impl Worker {
         let proxy = Rc::new(Proxy {
             pool: Pool::new(backend, backends),
             totals,
+            log,
             seats,
             direct,
             sender: Sender::new(args.send_lent),

@@ -9,6 +9,7 @@ use super::tls::Identity;
 use super::trouble::Patience;
 use crate::counters::Totals;
 use crate::http::request::Limits;
+use crate::operate::access::AccessLog;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use tokio::sync::watch;
 pub struct Proxy {
     pub pool: Pool,
     pub totals: Arc<Totals>,
+    pub log: AccessLog,
     /// Of all threads.
     pub seats: Arc<Seats>,
     pub direct: Option<Direct>,

@@ -17,6 +17,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use tracing::warn;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::public_key::PublicKey;
 use x509_parser::time::ASN1Time;
@@ -165,20 +166,23 @@ fn read(certificates: &Path, key: &Path, provider: &CryptoProvider) -> anyhow::R
         Err(why) => bail!("{key_flag} cannot be used: {why}"),
     }
     if mode & 0o4 != 0 {
-        tell!(
-            "onecopy proxy: {key_flag} has a mode that lets every user of this machine read it: chmod o-r it"
+        warn!(
+            target: "onecopy proxy",
+            "{key_flag} has a mode that lets every user of this machine read it: chmod o-r it"
         );
     }
     // It is used all the same: a client that was told to may take it, and the operator may be about to replace it.
     if let Some(about) = about {
         let (from, to, now) = (about.validity().not_before, about.validity().not_after, ASN1Time::now());
         if now > to {
-            tell!(
-                "onecopy proxy: {cert_flag} expired on {to}, and clients refuse it: replace it, then send SIGHUP"
+            warn!(
+                target: "onecopy proxy",
+                "{cert_flag} expired on {to}, and clients refuse it: replace it, then send SIGHUP"
             );
         } else if now < from {
-            tell!(
-                "onecopy proxy: {cert_flag} is valid from {from} only, and clients refuse it: is this machine's clock right?"
+            warn!(
+                target: "onecopy proxy",
+                "{cert_flag} is valid from {from} only, and clients refuse it: is this machine's clock right?"
             );
         }
     }

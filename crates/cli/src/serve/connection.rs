@@ -8,15 +8,18 @@ use super::store::has_changed;
 use super::wire::Wire;
 use crate::counters::Counters;
 use crate::http::request::{Limits, Refusal, Request};
+use crate::operate::access::Begun;
 use crate::ss::visible;
 use std::io;
 use std::time::Instant;
+use tracing::{debug, warn};
 
 /// What `serve` returns when a client is done.
 type Done = io::Result<()>;
 
 /// Serves one connection until it ends.
 pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
+    debug!(target: "onecopy serve", "connection {id} came");
     let mut inbox: Vec<u8> = Vec::with_capacity(4 << 10);
     let hot = daemon.hot_set.map(HotSet::new);
     let mut first = true;
@@ -33,16 +36,19 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
                 match fill(daemon, wire, &mut inbox, &mut deadline) {
                     Ok(0) => return Ok(()),
                     Ok(_) => daemon.desk.busy(id),
-                    Err(error) if is_late(&error) && !inbox.is_empty() => return finish(daemon, wire, late),
+                    Err(error) if is_late(&error) && !inbox.is_empty() => {
+                        return finish(daemon, wire, &inbox, late);
+                    }
                     Err(error) => return Err(error),
                 }
                 continue;
             }
-            Err(refusal) => return finish(daemon, wire, refusal),
+            Err(refusal) => return finish(daemon, wire, &inbox, refusal),
         };
         if let Some(refusal) = request.unwanted(false) {
-            return finish(daemon, wire, refusal);
+            return finish(daemon, wire, &inbox, refusal);
         }
+        let begun = Begun::now(None);
         let keep = request.keep && !daemon.desk.closing();
         let mut counters = Counters::default();
         let answer = daemon.reply(&request, keep, &mut counters);
@@ -60,11 +66,12 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
         counters.broken = u64::from(result.is_err());
         counters.changed = u64::from(result.as_ref().is_err_and(has_changed));
         counters.upgraded = u64::from(std::mem::take(&mut first) && wire.upgraded());
+        daemon.log.add(|done| begun.request(&request, Some(answer.status), done), &mut counters);
         daemon.totals.add(counters);
         if let Err(error) = result {
             // A peer that went away is its own affair; all else the operator should hear of.
             if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
-                tell!("onecopy serve: {} was broken off: {error}", visible(request.target));
+                warn!(target: "onecopy serve", "{} was broken off: {error}", visible(request.target));
             }
             return Err(error);
         }
@@ -113,9 +120,11 @@ fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
-fn finish(daemon: &Daemon, wire: &Wire, refusal: Refusal) -> Done {
+fn finish(daemon: &Daemon, wire: &Wire, came: &[u8], refusal: Refusal) -> Done {
+    let begun = Begun::now(None);
     let mut counters = Counters { requests: 1, refused: 1, ..Default::default() };
     let result = wire.send(&Answer::refusal(refusal, false, false), &mut counters);
+    daemon.log.add(|done| begun.nonsense(came, refusal.status, done), &mut counters);
     daemon.totals.add(counters);
     result
 }

@@ -8,13 +8,16 @@ use crate::counters::{Counters, Totals};
 use crate::http::path::relative;
 use crate::http::request::{Method, Request};
 use crate::http::response::Head;
+use crate::operate::access::AccessLog;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What all connections share.
 #[derive(Debug)]
 pub struct Daemon {
     pub store: Store,
-    pub totals: Totals,
+    pub totals: Arc<Totals>,
+    pub log: AccessLog,
     pub desk: Desk,
     pub idle_timeout: Duration,
     pub head_timeout: Duration,

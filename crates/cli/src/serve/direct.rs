@@ -14,6 +14,7 @@ use super::wire::{FileSend, Wire};
 use crate::address::{Address, Place};
 use crate::counters::Counters;
 use crate::http::request::{Limits, Request};
+use crate::operate::access::Begun;
 use crate::transport::same_user;
 use anyhow::Context;
 use onecopy_sys::sockopt::tcp_acknowledged;
@@ -27,6 +28,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tracing::warn;
 
 /// Takes loans on `<listen>.direct` from now on.
 pub fn open(
@@ -49,7 +51,7 @@ fn accept(daemon: &Arc<Daemon>, listener: &UnixListener, most: usize, patience: 
             continue;
         };
         if !same_user(&stream) {
-            tell!("onecopy serve: a process of another user asked for direct sending and was turned away");
+            warn!(target: "onecopy serve", "a process of another user asked for direct sending and was turned away");
             continue;
         }
         let Ok(register) = stream.try_clone() else { continue };
@@ -77,6 +79,7 @@ fn serve(daemon: &Daemon, id: u64, mut control: &UnixStream, patience: Duration)
         let (Ok(Some((request, _))), Some(client)) = (parsed, client) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
+        let begun = Begun::now(None);
         let mut counters = Counters { direct: 1, ..Default::default() };
         let answer = daemon.reply(&request, request.keep, &mut counters);
         let sent = send_all(&client, &answer, patience, &mut counters);
@@ -86,6 +89,7 @@ fn serve(daemon: &Daemon, id: u64, mut control: &UnixStream, patience: Duration)
         // A send reads what it copies; sendfile does not.
         counters.told(Some("no-cpu"), counters.referenced);
         counters.told(request.text("onecopy-reader"), counters.body_bytes - counters.referenced);
+        daemon.log.add(|done| begun.request(&request, Some(answer.status), done), &mut counters);
         daemon.totals.add(counters);
         drop(client); // before the proxy hears of it: then nobody but the proxy holds the client
         let word = if sent.is_ok() { "done" } else { "broken" };

@@ -16,9 +16,11 @@ mod wire;
 use crate::address::Place;
 use crate::counters::{Counters, Totals};
 use crate::failure::Usage;
+use crate::operate::access::AccessLog;
+use crate::operate::says;
 use crate::own_stack::OwnStack;
 use crate::transport::{Transport, send_buffer};
-use crate::{process, units};
+use crate::{operate, process, units};
 use anyhow::Context;
 use daemon::Daemon;
 use desk::Desk;
@@ -30,6 +32,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
+use tracing::{info, warn};
 use wire::{FileSend, Stores, Wire};
 
 /// Flags of `onecopy serve`.
@@ -43,6 +46,8 @@ pub struct Args {
     listen: Listen,
     #[command(flatten)]
     stack: OwnStack,
+    #[command(flatten)]
+    operate: operate::Flags,
     /// Which sockets carry the answers.
     #[arg(long, value_enum, default_value_t)]
     transport: Transport,
@@ -81,7 +86,7 @@ pub struct Args {
     /// A peer that takes no byte for this long is given up.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::span)]
     send_timeout: Duration,
-    /// On SIGTERM, SIGINT or SIGHUP, answers in flight may take this long to finish. SIGINT (Ctrl-C) a
+    /// On SIGTERM or SIGINT (and SIGHUP, where there is no file to open again), answers in flight may take this long to finish. SIGINT (Ctrl-C) a
     /// second after that, or later, ends all at once; further signals else change nothing.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     grace: Duration,
@@ -177,6 +182,7 @@ impl Door {
 
 /// Runs `onecopy serve`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    says::start(args.operate.log_level)?;
     process::raise_open_files();
     if let Some(parent) = args.die_with_parent {
         process::die_with_parent(parent)?;
@@ -199,9 +205,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if kernel && args.lend != Lend::default() {
         return Err(Usage("--lend speaks of shared memory: leave out --transport kernel".into()).into());
     }
+    let totals = Arc::new(Totals::default());
+    let log = AccessLog::open(args.operate.log(), totals.clone())?;
     let daemon = Arc::new(Daemon {
         store: Store::open(&args.root, args.cache, args.revalidate)?,
-        totals: Totals::default(),
+        totals,
+        log: log.clone(),
         desk: Desk::default(),
         idle_timeout: args.idle_timeout,
         head_timeout: args.head_timeout,
@@ -215,7 +224,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         // The handlers are in place before anybody is told that the daemon is there.
         let reports = daemon.clone();
         tokio::task::spawn_local(process::at_usr1(move || tell!("stats {}", reports.totals.json())));
-        let stop = tokio::task::spawn_local(process::asked_to_stop("onecopy serve", true));
+        let again = args.operate.outlives_hang_up();
+        if again {
+            let (log, setup) = (log.clone(), args.operate.log());
+            tokio::task::spawn_local(process::at_hup(async move || {
+                operate::reopen(&log, setup.clone()).await
+            }));
+        }
+        let stop = tokio::task::spawn_local(process::asked_to_stop("onecopy serve", !again));
         tokio::task::yield_now().await;
         let limits = (args.max_connections, args.transport.buffer(args.buffer), args.send_timeout);
         if let (true, Listen::Unix(listen)) = (args.direct, &args.listen) {
@@ -223,15 +239,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         let doorman = daemon.clone();
         std::thread::Builder::new().name("accept".into()).spawn(move || accept(&doorman, &door, limits))?;
-        tell!("onecopy serve: {} on {name}", args.root.display());
+        info!(target: "onecopy serve", "{} on {name}", args.root.display());
         stop.await?
     });
     drop(places); // the threads that accept still have the sockets
     let why = result?;
     let cut = daemon.desk.close(args.grace);
-    tell!("onecopy serve: {why}; {}", daemon.totals.sum());
+    log.finish();
+    info!(target: "onecopy serve", "{why}; {}", daemon.totals.sum());
     if cut > 0 {
-        tell!("onecopy serve: {cut} connections did not finish within {:?} and were cut", args.grace);
+        warn!(target: "onecopy serve", "{cut} connections did not finish within {:?} and were cut", args.grace);
     }
     Ok(())
 }

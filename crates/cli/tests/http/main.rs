@@ -11,6 +11,7 @@ mod harness;
 mod hostile;
 mod hygiene;
 mod lent;
+mod log;
 mod scarce;
 mod shutdown;
 mod ss;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::impls::{Conn, Impl, Kind, Name};
+use crate::impls::{Conn, Impl, Kind, Name, Tcp};
 use crate::stop::{Outcome, Stop};
 
 /// Where a rule comes from.
@@ -127,6 +127,11 @@ impl Ctx<'_> {
             Stop::Broken(what) => Stop::broken(format!("cannot make a pair: {what}")),
             other => other,
         })
+    }
+
+    /// What TCP has besides.
+    pub fn tcp(&self) -> Result<&dyn Tcp, Stop> {
+        Ok(self.imp.tcp()?)
     }
 
     /// A path in the case's folder.

@@ -126,7 +126,7 @@ impl Liar {
         let letter = match kind {
             Kind::SeqPacket => "a",
             Kind::Pieces => "r",
-            Kind::Stream | Kind::Dgram => "s",
+            Kind::Stream | Kind::Dgram | Kind::Tcp => "s",
         };
         let mut name = format!("{RENDEZVOUS}{letter}").into_bytes();
         match at {

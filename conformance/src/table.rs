@@ -15,7 +15,7 @@ use crate::skips::{Elsewhere, Skips};
 pub struct Row {
     /// The case.
     pub case: &'static Case,
-    /// In the order of [`impls::all`].
+    /// In the order of [`impls::of`].
     pub cells: Vec<(&'static dyn Impl, Seen, Verdict)>,
 }
 
@@ -32,9 +32,10 @@ pub fn rows(exe: &Path, skips: &Skips, limits: Limits, wanted: impl Fn(&Case) ->
             s.spawn(|| {
                 loop {
                     let Some((at, case)) = todo.lock().unwrap().pop_front() else { return };
+                    let imps = impls::of(case.kind);
                     let seen: Vec<Seen> =
-                        impls::all().iter().map(|imp| run::apart(exe, case, *imp, limits, skips)).collect();
-                    let cells = impls::all()
+                        imps.iter().map(|imp| run::apart(exe, case, *imp, limits, skips)).collect();
+                    let cells = imps
                         .iter()
                         .zip(&seen)
                         .map(|(imp, s)| (*imp, s.clone(), run::judge(case, *imp, s, &seen[0], skips)))
@@ -107,7 +108,9 @@ own. For L and B the kernel's answer is the oracle; where ours differs, the reas
 `conformance/skips.toml` holds exactly what it answers instead. Rows named `records` are about stream records, which
 Linux does not offer, and ours not without shared memory: there the rule itself says what is right. Ours raise
 SIGPIPE only for a send that asks for it (`SendFlags::SIGPIPE`), as std's sockets never do: the rows `wait.sigpipe`,
-`wait.sigpipe_shutdown` and `wait.writer_freed_by_close_no_signal` ask for it.
+`wait.sigpipe_shutdown` and `wait.writer_freed_by_close_no_signal` ask for it. Rows named `tcp` are of TCP: the kernel's over
+loopback is the oracle there, and ours are streams of two stacks of their own, joined by a cable. They have what is said of streams without
+names in the file system, descriptors and credentials, which TCP does not have.
 
 ";
 

@@ -20,10 +20,12 @@ pub fn errno(e: &io::Error) -> String {
     const NAMES: &[(Errno, &str)] = &[
         (Errno::ACCESS, "EACCES"),
         (Errno::ADDRINUSE, "EADDRINUSE"),
+        (Errno::ADDRNOTAVAIL, "EADDRNOTAVAIL"),
         (Errno::AGAIN, "EAGAIN"),
         (Errno::BADF, "EBADF"),
         (Errno::CONNREFUSED, "ECONNREFUSED"),
         (Errno::CONNRESET, "ECONNRESET"),
+        (Errno::INPROGRESS, "EINPROGRESS"),
         (Errno::INTR, "EINTR"),
         (Errno::INVAL, "EINVAL"),
         (Errno::ISCONN, "EISCONN"),
@@ -84,6 +86,9 @@ pub fn rx(end: &dyn End, max: usize, flags: Rx) -> Result<String, Stop> {
     }))
 }
 
+/// Milliseconds in which TCP acknowledges what it was sent; the kernel's delays that for 200 at most.
+const ACKNOWLEDGED: u64 = 400;
+
 /// Sends pieces of `piece` bytes until there is no room; how many bytes went in. Stops at 64 MiB.
 pub fn fill(end: &dyn End, piece: usize) -> Result<usize, Stop> {
     let data = vec![b'f'; piece];
@@ -91,7 +96,11 @@ pub fn fill(end: &dyn End, piece: usize) -> Result<usize, Stop> {
     while sum < 64 << 20 {
         match end.send(&data, TX_NOW) {
             Ok(n) => sum += n,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(sum),
+            // A peer across a wire acknowledges later what it has taken, which makes room once more.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => match end.addresses() {
+                Ok(_) if poll(end.fd(), PollFlags::OUT, ACKNOWLEDGED)? != "nothing" => {}
+                _ => return Ok(sum),
+            },
             Err(e) => return Err(e.into()),
         }
     }
@@ -247,8 +256,13 @@ pub struct Epoll(OwnedFd);
 impl Epoll {
     /// Watches `end` for `flags`.
     pub fn watching(end: &dyn End, flags: epoll::EventFlags) -> Result<Epoll, Stop> {
+        Epoll::of(end.fd(), flags)
+    }
+
+    /// Watches a descriptor for `flags`.
+    pub fn of(fd: impl AsFd, flags: epoll::EventFlags) -> Result<Epoll, Stop> {
         let ep = Epoll(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        epoll::add(&ep.0, end.fd(), epoll::EventData::new_u64(1), flags)?;
+        epoll::add(&ep.0, fd, epoll::EventData::new_u64(1), flags)?;
         Ok(ep)
     }
 

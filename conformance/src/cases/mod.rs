@@ -21,6 +21,7 @@ mod seqpacket;
 mod setup;
 mod shutdown;
 mod stream;
+mod tcp;
 mod traffic;
 mod transfer;
 mod transfer_messages;
@@ -57,6 +58,13 @@ pub fn all() -> Vec<&'static Case> {
         let same = same.filter(|case| !nonblocking::NOT_OF_DATAGRAMS.contains(&case.name));
         same.filter(|case| !dgram::NOT_AGAIN.contains(&case.name)).map(dgram::again).collect()
     });
+    static TCP: OnceLock<Vec<Case>> = OnceLock::new();
+    let over_tcp = TCP.get_or_init(|| {
+        let same = [stream::CASES, wait::CASES, transfer::CASES, shutdown::CASES, poll::CASES];
+        let more = [epoll::CASES, ready::CASES, ready_programs::CASES, traffic::CASES];
+        let same = same.into_iter().chain(more).flatten();
+        same.filter(|case| !tcp::NOT_AGAIN.contains(&case.name)).map(tcp::again).collect()
+    });
     [
         setup::CASES,
         stream::CASES,
@@ -82,6 +90,8 @@ pub fn all() -> Vec<&'static Case> {
         ready_dgram::CASES,
         datagrams,
         messages,
+        tcp::CASES,
+        over_tcp,
     ]
     .into_iter()
     .flatten()

@@ -10,7 +10,7 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use crate::case::Source::{Both, Linux};
 use crate::case::{Case, Ctx};
-use crate::impls::{Conn, End, Rx, Tx};
+use crate::impls::{Conn, End, Kind, Rx, Tx};
 use crate::stop::{Outcome, Stop};
 use crate::tools::{NOW, PEEK, WAITALL, asleep, drain, fill, rx, said, they_sleep, tx, wait_asleep};
 
@@ -196,25 +196,27 @@ fn while_asleep(call: impl FnOnce() -> Outcome + Send, then: impl FnOnce() -> Re
     })
 }
 
-/// A payload that no buffer of the default size holds.
-const LARGE: usize = 3_000_000;
+/// Bytes that no buffer of the default size holds; TCP's grow to megabytes at both ends.
+fn large(cx: &Ctx<'_>) -> usize {
+    if cx.kind == Kind::Tcp { 64 << 20 } else { 3_000_000 }
+}
 
-fn send_large(end: &dyn End) -> Outcome {
-    said(end.send(&vec![b'w'; LARGE], Tx { nosignal: true, ..Tx::default() }))
+fn send_large(cx: &Ctx<'_>, end: &dyn End) -> Outcome {
+    said(end.send(&vec![b'w'; large(cx)], Tx { nosignal: true, ..Tx::default() }))
 }
 
 /// A count as "short count" or "whole".
-fn short(answer: String) -> String {
+fn short(cx: &Ctx<'_>, answer: String) -> String {
     match answer.parse::<usize>() {
-        Ok(LARGE) => "whole".to_owned(),
-        Ok(n) if n > 0 && n < LARGE => "short count".to_owned(),
+        Ok(n) if n == large(cx) => "whole".to_owned(),
+        Ok(n) if n > 0 && n < large(cx) => "short count".to_owned(),
         _ => answer,
     }
 }
 
 fn send_woken(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
-    while_asleep(|| send_large(&*a), || drain(&*b, LARGE)).map(short)
+    while_asleep(|| send_large(cx, &*a), || drain(&*b, large(cx))).map(|n| short(cx, n))
 }
 
 /// Whether it is `ms` after `since` now: never before, and not so late that it would have to be for another reason than a machine
@@ -252,7 +254,7 @@ fn sndtimeo_partly(cx: &Ctx<'_>) -> Outcome {
     let (a, _b) = cx.pair()?;
     a.set_write_timeout(Some(Duration::from_millis(80)))?;
     let t = Instant::now();
-    let n = short(send_large(&*a)?);
+    let n = short(cx, send_large(cx, &*a)?);
     Ok(format!("{n} {}", in_time(t, 80)))
 }
 
@@ -333,7 +335,7 @@ fn send_eintr(cx: &Ctx<'_>) -> Outcome {
 
 fn send_eintr_partly(cx: &Ctx<'_>) -> Outcome {
     let (a, _b) = cx.pair()?;
-    signalled(false, || send_large(&*a), |_| ())?.map(short)
+    signalled(false, || send_large(cx, &*a), |_| ())?.map(|n| short(cx, n))
 }
 
 fn waitall_eintr(cx: &Ctx<'_>) -> Outcome {
@@ -413,14 +415,14 @@ fn sigpipe_shutdown(cx: &Ctx<'_>) -> Outcome {
     Ok(format!("{sent}, {} SIGPIPE", count(&told)?))
 }
 
-fn writer_freed(a: &Conn, then: impl FnOnce() -> Result<(), Stop>) -> Outcome {
-    let first = while_asleep(|| send_large(&**a), then).map(short)?;
+fn writer_freed(cx: &Ctx<'_>, a: &Conn, then: impl FnOnce() -> Result<(), Stop>) -> Outcome {
+    let first = while_asleep(|| send_large(cx, &**a), then).map(|n| short(cx, n))?;
     Ok(format!("{first}, {}", tx(&**a, b"x")?))
 }
 
 fn writer_freed_by_close(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
-    writer_freed(&a, move || {
+    writer_freed(cx, &a, move || {
         drop(b);
         Ok(())
     })
@@ -430,24 +432,24 @@ fn writer_close_signal(cx: &Ctx<'_>) -> Outcome {
     let told = catch(Signal::PIPE, false)?;
     let (a, b) = cx.pair()?;
     let first = while_asleep(
-        || said(a.send(&vec![b'w'; LARGE], Tx::default())),
+        || said(a.send(&vec![b'w'; large(cx)], Tx::default())),
         move || {
             drop(b);
             Ok(())
         },
     )
-    .map(short)?;
+    .map(|n| short(cx, n))?;
     Ok(format!("{first}, {} SIGPIPE", count(&told)?))
 }
 
 fn writer_freed_by_shut_rd(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
-    writer_freed(&a, || Ok(b.shutdown(Shutdown::Read)?))
+    writer_freed(cx, &a, || Ok(b.shutdown(Shutdown::Read)?))
 }
 
 fn writer_freed_by_own_shut_wr(cx: &Ctx<'_>) -> Outcome {
     let (a, _b) = cx.pair()?;
-    writer_freed(&a, || Ok(a.shutdown(Shutdown::Write)?))
+    writer_freed(cx, &a, || Ok(a.shutdown(Shutdown::Write)?))
 }
 
 fn full_writer_freed_by_close(cx: &Ctx<'_>) -> Outcome {
@@ -473,8 +475,8 @@ fn waitall(cx: &Ctx<'_>) -> Outcome {
 fn waitall_large(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
     std::thread::scope(|s| {
-        let sender = s.spawn(|| send_large(&*a));
-        let mut buf = vec![0; LARGE];
+        let sender = s.spawn(|| said(a.send(&vec![b'w'; 3_000_000], Tx::default())));
+        let mut buf = vec![0; 3_000_000];
         let got = said(b.recv(&mut buf, WAITALL))?;
         sender.join().map_err(|_| Stop::broken("the sender panicked"))??;
         let right = buf.iter().all(|b| *b == b'w');

@@ -38,6 +38,7 @@ fn socket_type(kind: Kind) -> io::Result<SocketType> {
         Kind::Dgram => SocketType::DGRAM,
         Kind::SeqPacket => SocketType::SEQPACKET,
         Kind::Pieces => return Err(not_offered(ATOMIC)),
+        Kind::Tcp => return Err(not_offered("a unix socket")),
     })
 }
 

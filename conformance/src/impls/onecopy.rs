@@ -43,6 +43,9 @@ impl Onecopy {
         if kind == Kind::Pieces && !self.shares() {
             return Err(not_offered(ATOMIC));
         }
+        if kind == Kind::Tcp {
+            return Err(not_offered(UNIX));
+        }
         let records = if kind == Kind::Pieces { Records::Stream } else { Records::Atomic };
         let transport = if self == Onecopy::Kernel { Transport::Kernel } else { Transport::Auto };
         let wait = match self {
@@ -173,6 +176,8 @@ impl Impl for Onecopy {
     }
 }
 
+const UNIX: &str = "it makes unix sockets";
+
 const SHARED: (&str, &str) = ("shared memory", "shared memory");
 
 fn both(kind: Kind, config: &Config) -> io::Result<(Conn, Conn)> {
@@ -189,6 +194,7 @@ fn both(kind: Kind, config: &Config) -> io::Result<(Conn, Conn)> {
             let (a, b) = unix::Datagram::pair_with(config)?;
             (Box::new(OurDatagrams(a)), Box::new(OurDatagrams(b)))
         }
+        Kind::Tcp => return Err(not_offered(UNIX)),
     })
 }
 
@@ -197,6 +203,7 @@ fn listen(kind: Kind, at: &Name, config: &Config) -> io::Result<Box<dyn Listenin
         Kind::Stream => Box::new(unix::Listener::bind_with(to_ours(at)?, config)?),
         Kind::SeqPacket | Kind::Pieces => Box::new(unix::SeqListener::bind_with(to_ours(at)?, config)?),
         Kind::Dgram => return Err(not_offered("datagram sockets do not listen")),
+        Kind::Tcp => return Err(not_offered(UNIX)),
     })
 }
 
@@ -211,6 +218,7 @@ fn connect(kind: Kind, to: &Name, config: &Config) -> io::Result<Conn> {
             socket.connect(to_ours(to)?)?;
             Box::new(OurDatagrams(socket))
         }
+        Kind::Tcp => return Err(not_offered(UNIX)),
     })
 }
 
@@ -249,7 +257,7 @@ fn from_ours(name: &unix::SocketAddr) -> Name {
     }
 }
 
-fn send_flags(f: Tx) -> io::Result<SendFlags> {
+pub(super) fn send_flags(f: Tx) -> io::Result<SendFlags> {
     if f.oob {
         return Err(not_offered("no out-of-band data"));
     }
@@ -261,7 +269,7 @@ fn send_flags(f: Tx) -> io::Result<SendFlags> {
     Ok(flags)
 }
 
-fn recv_flags(f: Rx) -> io::Result<RecvFlags> {
+pub(super) fn recv_flags(f: Rx) -> io::Result<RecvFlags> {
     if f.oob {
         return Err(not_offered("no out-of-band data"));
     }

@@ -1,7 +1,7 @@
 //! What a case uses of an implementation.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub enum Name {
     Abstract(Vec<u8>),
 }
 
-/// The three types of unix sockets, one of them in two ways.
+/// The three types of unix sockets, one of them in two ways, and TCP's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// SOCK_STREAM
@@ -28,6 +28,8 @@ pub enum Kind {
     SeqPacket,
     /// SOCK_SEQPACKET, its records kept as a stream with marks (which the kernel does not)
     Pieces,
+    /// SOCK_STREAM of TCP
+    Tcp,
 }
 
 /// Flags of a send.
@@ -93,6 +95,9 @@ pub fn not_offered(why: &'static str) -> io::Error {
 
 /// Why the kernel has no [`Kind::Pieces`].
 pub const ATOMIC: &str = "the kernel's records are atomic";
+
+/// Why a socket has none of what a name of a host and a port brings.
+pub const OF_TCP: &str = "of TCP only";
 
 /// An end of a connection.
 pub trait End: Send + Sync {
@@ -185,6 +190,18 @@ pub trait End: Send + Sync {
     fn peer_name(&self) -> io::Result<Name>;
     /// What poll and epoll watch.
     fn fd(&self) -> BorrowedFd<'_>;
+    /// SO_LINGER
+    fn set_linger(&self, _linger: Option<Duration>) -> io::Result<()> {
+        Err(not_offered(OF_TCP))
+    }
+    /// SIOCOUTQ: bytes that are not acknowledged
+    fn unacknowledged_bytes(&self) -> io::Result<usize> {
+        Err(not_offered(OF_TCP))
+    }
+    /// getsockname() and getpeername(), where they are addresses and ports
+    fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        Err(not_offered(OF_TCP))
+    }
     /// The way of sent and of received bytes: "kernel" or "shared memory".
     fn path(&self) -> (&'static str, &'static str) {
         ("kernel", "kernel")
@@ -204,8 +221,26 @@ pub trait Listening: Send + Sync {
     fn readable_bytes(&self) -> io::Result<usize>;
     /// getsockname()
     fn local_name(&self) -> io::Result<Name>;
+    /// getsockname(), where it is an address and a port
+    fn address(&self) -> io::Result<SocketAddr> {
+        Err(not_offered(OF_TCP))
+    }
     /// What poll and epoll watch.
     fn fd(&self) -> BorrowedFd<'_>;
+}
+
+/// Two hosts, as TCP's own cases use them: servers listen on one, clients come from the other.
+pub trait Tcp: Sync {
+    /// The servers' host.
+    fn host(&self) -> IpAddr;
+    /// bind() and listen(); port 0 is any.
+    fn listen_at(&self, at: SocketAddr, backlog: u32) -> io::Result<Box<dyn Listening>>;
+    /// A blocking connect().
+    fn connect_to(&self, to: SocketAddr) -> io::Result<Conn>;
+    /// bind(), and then a blocking connect().
+    fn connect_from(&self, from: SocketAddr, to: SocketAddr) -> io::Result<Conn>;
+    /// A connect() that does not wait: what it says, and the socket.
+    fn begin(&self, to: SocketAddr) -> (io::Result<()>, Option<Conn>);
 }
 
 /// A socket that is neither connected nor listening yet.
@@ -259,6 +294,10 @@ pub trait Impl: Send + Sync {
     /// Whether who waits sleeps in the kernel, so that it can be seen there.
     fn sleeps(&self) -> bool {
         true
+    }
+    /// TCP, where it is that.
+    fn tcp(&self) -> io::Result<&dyn Tcp> {
+        Err(not_offered(OF_TCP))
     }
     /// A socket before bind and connect, where the implementation lets one be held.
     fn socket(&self, kind: Kind) -> Option<Box<dyn Socket>>;

@@ -32,11 +32,11 @@ fn a_stream_goes_both_ways() {
     let mut client = Stream::connect(&a, to).unwrap();
     let data: Vec<u8> = (0..1_000_000_u32).map(|n| (n / 7) as u8).collect();
     client.write_all(&data).unwrap();
+    assert_eq!(client.peer_addr().unwrap(), to);
     client.shutdown(Shutdown::Write).unwrap();
     let mut back = Vec::new();
     client.read_to_end(&mut back).unwrap();
     assert!(back == data);
-    assert_eq!(client.peer_addr().unwrap(), to);
     assert_eq!(echo.join().unwrap(), client.local_addr().unwrap());
     // IPv4's port is another one, and nobody has it.
     let refused = Stream::connect(&a, SocketAddr::from(([10, 0, 0, 2], 80))).unwrap_err();

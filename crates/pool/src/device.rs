@@ -185,7 +185,10 @@ mod tests {
         assert!(back == bytes);
         // Behind the end, and nowhere at all.
         for (place, len) in [(16384, 1), (16000, 400), (u64::MAX, 2)] {
-            assert!(matches!(memory.write_at(place, &[IoSlice::new(&vec![1; len])]), Err(CopyError::Outside { .. })));
+            assert!(matches!(
+                memory.write_at(place, &[IoSlice::new(&vec![1; len])]),
+                Err(CopyError::Outside { .. })
+            ));
             assert!(matches!(memory.read_at(place, &mut vec![1; len]), Err(CopyError::Outside { .. })));
         }
         // What there is not enough of is not taken in part.

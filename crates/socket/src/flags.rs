@@ -45,7 +45,7 @@ bitflags::bitflags! {
         /// Does not wait: takes what is there, or fails with EAGAIN.
         const DONTWAIT = 4;
         /// Returns the length of the record instead of the length that fitted into the buffer (MSG_TRUNC).
-        /// Streams ignore it.
+        /// Unix streams ignore it. TCP throws as many bytes away as the buffer would take, and says how many (tcp(7)).
         const TRUNC = 8;
     }
 }

@@ -236,6 +236,11 @@ impl Inner {
         }
     }
 
+    /// Whether there is an error to be told.
+    pub fn has_failed(&self) -> bool {
+        self.error.is_some() || self.phase == Phase::Failed
+    }
+
     /// Why nothing can be received, once; nothing where it is the end.
     pub fn receive_error(&mut self) -> Option<Result<(), Errno>> {
         if let Some(errno) = self.error.take() {

@@ -114,6 +114,7 @@ impl Stream {
     fn send(
         &self,
         flags: SendFlags,
+        before: bool,
         len: impl Fn() -> usize,
         mut put: impl FnMut(&mut Inner) -> std::result::Result<usize, Errno>,
     ) -> Result<usize> {
@@ -122,6 +123,9 @@ impl Stream {
         let (wanted, mut done) = (len(), 0);
         let sent = loop {
             let sent = self.call(Op::Send, &patience, |state| {
+                if (before || done > 0) && state.has_failed() {
+                    return Attempt::Done(Ok(0));
+                }
                 if let Some(errno) = state.send_error() {
                     return Attempt::Done(Err(errno));
                 }
@@ -143,6 +147,8 @@ impl Stream {
                 }
             });
             match sent {
+                // An error, which stays for the next call.
+                Ok(0) => break Ok(done),
                 Ok(n) => {
                     done += n;
                     connection.poke();
@@ -230,11 +236,12 @@ impl tcp::Connection for Stream {
         }
     }
 
-    fn send_bytes(&self, bytes: &[u8], flags: SendFlags, hint: Hint) -> Result<usize> {
+    fn send_bytes(&self, bytes: &[u8], flags: SendFlags, hint: Hint, sent: bool) -> Result<usize> {
         let connection = &*self.connection;
         let mut at = 0;
         self.send(
             flags,
+            sent,
             || bytes.len(),
             |state| {
                 let room = usize::try_from(state.room()).unwrap_or(usize::MAX);
@@ -261,6 +268,7 @@ impl tcp::Connection for Stream {
         let len = data.payload().len();
         self.send(
             flags,
+            false,
             || len,
             |state| {
                 let n = data.payload().len().min(usize::try_from(state.room()).unwrap_or(usize::MAX));
@@ -280,7 +288,7 @@ impl tcp::Connection for Stream {
         pages.map_err(|_| explained(Op::Send, Errno::NOBUFS))
     }
 
-    fn take(&self, max: usize, dont_wait: bool) -> Result<Option<Segment<Chain>>> {
+    fn take(&self, max: usize, dont_wait: bool, before: bool) -> Result<Option<Segment<Chain>>> {
         let patience = Patience::of(self.common(), Way::Read, dont_wait);
         let mut wants = false;
         let taken = self.call(Op::Recv, &patience, |state| {
@@ -288,6 +296,9 @@ impl tcp::Connection for Stream {
                 let taken = state.receive.take(max).map_err(|_| Errno::INVAL);
                 wants = state.wants_more();
                 return Attempt::Done(taken);
+            }
+            if before && state.has_failed() {
+                return Attempt::Done(Ok(None));
             }
             match state.receive_error() {
                 Some(over) => Attempt::Done(over.map(|()| None)),
@@ -329,6 +340,10 @@ impl tcp::Connection for Stream {
             (Some(bell), Way::Write) => bell.write_again(),
             (None, _) => {}
         }
+    }
+
+    fn peer(&self) -> Option<SocketAddr> {
+        addresses(&*self.connection.fd).remote
     }
 
     fn info(&self) -> Info {

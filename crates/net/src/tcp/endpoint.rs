@@ -44,20 +44,24 @@ pub(crate) trait Connection: Endpoint {
     /// Waits until it is made, up to `limit`.
     fn connected(&self, limit: Option<Duration>) -> Result<()>;
 
-    /// Copies `bytes` and sends them, waiting for room until all are taken. Returns how many: fewer only where something came in between.
-    fn send_bytes(&self, bytes: &[u8], flags: SendFlags, hint: Hint) -> Result<usize>;
+    /// Copies `bytes` and sends them, waiting for room until all are taken. Returns how many: fewer only where something came in between. Where
+    /// bytes before them were `sent` by the same call, an error stays for the next one.
+    fn send_bytes(&self, bytes: &[u8], flags: SendFlags, hint: Hint, sent: bool) -> Result<usize>;
     /// Sends from the front of `data`, which is not empty, by reference, likewise.
     fn send_segment(&self, data: &mut Segment<Chain>, flags: SendFlags) -> Result<usize>;
     /// Pages for `len` bytes, to be filled and sent.
     fn pages(&self, len: usize) -> Result<Vec<Page>>;
 
-    /// Takes up to `max` bytes of one kind of memory; `None` at the end. It counts them as received.
-    fn take(&self, max: usize, dont_wait: bool) -> Result<Option<Segment<Chain>>>;
+    /// Takes up to `max` bytes of one kind of memory; `None` at the end, and for an error where the call has bytes from `before` it, which
+    /// stays for the next call. It counts them as received.
+    fn take(&self, max: usize, dont_wait: bool, before: bool) -> Result<Option<Segment<Chain>>>;
     /// The first `max` bytes, or fewer, which stay there: `all` waits for so many. `None` at the end.
     fn peek(&self, max: usize, all: bool, dont_wait: bool) -> Result<Option<Segment<Chain>>>;
     /// A receive has taken less than it asked for, or a send less than it was given: whoever waits for edges hears of what there is.
     fn fell_short(&self, way: Way);
 
+    /// The peer's address, while there is a connection.
+    fn peer(&self) -> Option<SocketAddr>;
     fn info(&self) -> Info;
     /// Bytes that can be received without waiting.
     fn readable_bytes(&self) -> usize;

@@ -176,9 +176,18 @@ impl Connection for Socket {
         })
     }
 
-    fn send_bytes(&self, bytes: &[u8], flags: SendFlags, hint: Hint) -> onecopy_socket::Result<usize> {
+    fn send_bytes(
+        &self,
+        bytes: &[u8],
+        flags: SendFlags,
+        hint: Hint,
+        sent: bool,
+    ) -> onecopy_socket::Result<usize> {
         let mut at = 0;
         let sent = self.call(Op::Send, Way::Write, flags.contains(SendFlags::DONTWAIT), |shard, id, now| {
+            if (sent || at > 0) && failed(shard, id) {
+                return Ok(at);
+            }
             let copies = shard.kernel_copies();
             let (inet, pool) = shard.parts();
             let n = inet.tcp_send_bytes(now, id, &bytes[at..], &writer(pool, hint), inet_flags(flags))?;
@@ -195,6 +204,9 @@ impl Connection for Socket {
     fn send_segment(&self, data: &mut Segment<Chain>, flags: SendFlags) -> onecopy_socket::Result<usize> {
         let mut at = 0;
         let sent = self.call(Op::Send, Way::Write, flags.contains(SendFlags::DONTWAIT), |shard, id, now| {
+            if at > 0 && failed(shard, id) {
+                return Ok(at);
+            }
             let copies = shard.kernel_copies();
             let n = shard.inet_mut().tcp_send(now, id, data, inet_flags(flags))?;
             self.referenced(n, copies);
@@ -216,8 +228,16 @@ impl Connection for Socket {
         pages.map_err(|_| of(Op::Send, Error::NoMemory))
     }
 
-    fn take(&self, max: usize, dont_wait: bool) -> onecopy_socket::Result<Option<Segment<Chain>>> {
+    fn take(
+        &self,
+        max: usize,
+        dont_wait: bool,
+        before: bool,
+    ) -> onecopy_socket::Result<Option<Segment<Chain>>> {
         let (got, copied) = self.call(Op::Recv, Way::Read, dont_wait, |shard, id, now| {
+            if before && available(shard, id) == 0 && failed(shard, id) {
+                return Ok((Received::End, false));
+            }
             let got = shard.inet_mut().tcp_receive(now, id, max)?;
             Ok((got, shard.kernel_copies()))
         })?;
@@ -253,14 +273,19 @@ impl Connection for Socket {
         Socket::fell_short(self, way);
     }
 
+    fn peer(&self) -> Option<SocketAddr> {
+        match self.with(|shard, id, _| shard.inet().tcp_state(id)) {
+            Some(State::Closed | State::SynSent) | None => None,
+            Some(_) => Socket::addresses(self).remote,
+        }
+    }
+
     fn info(&self) -> Info {
         self.with(|shard, id, now| shard.inet().tcp_info(now, id)).unwrap_or_default()
     }
 
     fn readable_bytes(&self) -> usize {
-        self.with(|shard, id, _| {
-            shard.inet().tcp_connection(id).map_or(0, |connection| connection.receiver().available() as usize)
-        })
+        self.with(|shard, id, _| available(shard, id))
     }
 
     fn unacknowledged_bytes(&self) -> usize {
@@ -273,6 +298,16 @@ impl Connection for Socket {
         // A connection that is not made yet has nothing.
         let _ = self.with(|shard, id, now| shard.inet_mut().tcp_push(now, id));
     }
+}
+
+/// Bytes that can be received.
+fn available(shard: &Shard, id: Id) -> usize {
+    shard.inet().tcp_connection(id).map_or(0, |connection| connection.receiver().available() as usize)
+}
+
+/// Whether there is an error to be told.
+fn failed(shard: &Shard, id: Id) -> bool {
+    shard.inet().tcp_readiness(id).contains(Readiness::ERROR)
 }
 
 fn inet_flags(flags: SendFlags) -> inet::SendFlags {

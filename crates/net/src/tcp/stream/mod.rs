@@ -124,7 +124,7 @@ impl Stream {
         let mut pieces = slices.iter().flat_map(|slice| slice.chunks(PIECE)).peekable();
         while let Some(piece) = pieces.next() {
             let more = if pieces.peek().is_some() { flags | SendFlags::MORE } else { flags };
-            match self.send_piece(piece, more, hint) {
+            match self.send_piece(piece, more, hint, done > 0) {
                 Ok(n) => {
                     done += n;
                     if n < piece.len() {
@@ -138,9 +138,10 @@ impl Stream {
         Ok(done)
     }
 
-    /// Sends bytes that are copied under one lock, as many as there is room for at a time.
-    fn send_piece(&self, piece: &[u8], flags: SendFlags, hint: Hint) -> Result<usize> {
-        let sent = self.socket.send_bytes(piece, flags, hint);
+    /// Sends bytes that are copied under one lock, as many as there is room for at a time. Where bytes before them have been `sent`, an error
+    /// stays for the next call.
+    fn send_piece(&self, piece: &[u8], flags: SendFlags, hint: Hint, sent: bool) -> Result<usize> {
+        let sent = self.socket.send_bytes(piece, flags, hint, sent);
         if !matches!(sent, Ok(n) if n == piece.len()) {
             self.socket.fell_short(Way::Write);
         }
@@ -222,13 +223,20 @@ impl Stream {
     ///
     /// As [`Stream::recv`].
     pub fn recv_with_flags(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
-        if flags.contains(RecvFlags::PEEK) {
+        self.recv_into(buffer, flags, false)
+    }
+
+    /// As [`Stream::recv_with_flags`]. Where bytes before these have been `received`, an error stays for the next call.
+    fn recv_into(&self, buffer: &mut [u8], flags: RecvFlags, received: bool) -> Result<usize> {
+        // (A receive of no bytes waits for one, as the kernel's does, and takes none.)
+        if flags.contains(RecvFlags::PEEK) || buffer.is_empty() {
             return self.peek_with_flags(buffer, flags);
         }
         let mut done = 0;
         while done < buffer.len() {
-            match self.take(buffer.len() - done, flags) {
+            match self.take(buffer.len() - done, flags, received || done > 0) {
                 Ok(None) => break,
+                Ok(Some(data)) if flags.contains(RecvFlags::TRUNC) => done += data.payload().len(),
                 Ok(Some(data)) => {
                     let end = done + data.payload().len();
                     let copied = copy_out(&data, &mut buffer[done..end], self.socket.counters());
@@ -250,9 +258,9 @@ impl Stream {
         Ok(done)
     }
 
-    /// Takes up to `max` bytes, of one kind of memory; `None` at the end.
-    fn take(&self, max: usize, flags: RecvFlags) -> Result<Option<Segment<Chain>>> {
-        self.socket.take(max, flags.contains(RecvFlags::DONTWAIT))
+    /// Takes up to `max` bytes, of one kind of memory; `None` at the end, and for an error where there are bytes before it.
+    fn take(&self, max: usize, flags: RecvFlags, before: bool) -> Result<Option<Segment<Chain>>> {
+        self.socket.take(max, flags.contains(RecvFlags::DONTWAIT), before)
     }
 
     fn peek_with_flags(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
@@ -260,6 +268,9 @@ impl Stream {
         let seen = self.socket.peek(buffer.len(), all, flags.contains(RecvFlags::DONTWAIT))?;
         let Some(data) = seen else { return Ok(0) };
         let len = data.payload().len();
+        if flags.contains(RecvFlags::TRUNC) {
+            return Ok(len);
+        }
         copy_out(&data, &mut buffer[..len], self.socket.counters())
             .ok_or_else(|| Error::new(Op::Recv, Errno::FAULT))
     }
@@ -292,7 +303,7 @@ impl Stream {
         for slice in slices.iter_mut().filter(|slice| !slice.is_empty()) {
             let waits = done == 0 || flags.contains(RecvFlags::WAITALL);
             let flags = if waits { flags } else { flags | RecvFlags::DONTWAIT };
-            match self.recv_with_flags(slice, flags) {
+            match self.recv_into(slice, flags, done > 0) {
                 Ok(n) => {
                     done += n;
                     if n < slice.len() || flags.contains(RecvFlags::PEEK) {
@@ -321,7 +332,7 @@ impl Stream {
     ///
     /// As [`Stream::recv`].
     pub fn recv_borrowed_with_flags(&self, max: usize, flags: RecvFlags) -> Result<View> {
-        let data = self.take(max, flags)?.unwrap_or_else(|| Chain::new().into());
+        let data = self.take(max, flags, false)?.unwrap_or_else(|| Chain::new().into());
         if data.payload().len() < max {
             self.socket.fell_short(Way::Read);
         }
@@ -381,10 +392,10 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// ENOTCONN where there is none.
+    /// ENOTCONN where there is none: before the connection is made, and after it is over (getpeername(2); net/ipv4/af_inet.c:
+    /// inet_getname).
     pub fn peer_addr(&self) -> Result<SocketAddr> {
-        let remote = self.socket.addresses().remote;
-        remote.ok_or_else(|| of(Op::Name, Cause::NotConnected))
+        self.socket.peer().ok_or_else(|| of(Op::Name, Cause::NotConnected))
     }
 
     /// Why the connection failed, once (SO_ERROR).

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Who drives a stack while no thread waits for a socket of it.
@@ -30,7 +30,7 @@ pub enum Driver {
     /// A thread of the stack's own, which sleeps while nothing happens.
     #[default]
     Thread,
-    /// The program, by [`Stack::drive`]; and each of its calls that waits, as long as it does.
+    /// The program, by [`Stack::drive`], which [`Stack::poll_fd`] says when to call; and each of its calls that waits, as long as it does.
     Caller,
 }
 
@@ -250,6 +250,7 @@ impl Builder {
             link,
             wake: EventFd::new().map_err(BuildError::System)?,
             sleep,
+            descriptor: OnceLock::new(),
             wait: self.wait,
             stopped: Default::default(),
         });

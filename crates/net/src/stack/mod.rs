@@ -9,6 +9,7 @@
 //!   ([`Driver::Caller`]).
 
 mod builder;
+mod descriptor;
 mod runner;
 mod shard;
 mod wait;
@@ -19,6 +20,7 @@ pub(crate) use wait::{Gone, Learnt, Patience};
 
 use crate::kernel::{self, Kernel};
 use crate::tcp::{Connection, Listening};
+use descriptor::Descriptor;
 use onecopy_socket::{Carrier, Error, Op, Wait};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -26,8 +28,8 @@ use onecopy_sys::eventfd::EventFd;
 use runner::Sleep;
 use std::fmt;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -65,6 +67,8 @@ pub(crate) struct Inner {
     wake: EventFd,
     /// What the stack's own thread sleeps on; none where the program drives.
     sleep: Option<Sleep>,
+    /// What a program that drives polls.
+    descriptor: OnceLock<Descriptor>,
     wait: Wait,
     stopped: AtomicU32,
 }
@@ -184,6 +188,26 @@ impl Stack {
     pub fn drive(&self, limit: Duration) -> crate::Result<bool> {
         let driven = self.own()?.drive(limit);
         driven.map_err(|_| crate::Error::new(crate::Op::Wait, rustix::io::Errno::INTR))
+    }
+
+    /// A descriptor for the program's own poll loop, with [`Driver::Caller`]: readable (POLLIN) when there is something for
+    /// [`Stack::drive`] to do, because packets have come, there is room on the link again, or something is due. Poll it, beside the sockets' own
+    /// descriptors, and drive with a limit of zero when it is readable, until that returns false. It is made with the first call, and may be
+    /// readable for nothing. While another thread waits for a socket, that one drives, and the descriptor says nothing.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP with [`Driver::Thread`] and where the kernel carries its bytes, EMFILE.
+    pub fn poll_fd(&self) -> crate::Result<BorrowedFd<'_>> {
+        self.own()?.descriptor()
+    }
+
+    /// How long until something is due, such as a retransmission: who drives has to do so then ([`Stack::poll_fd`] is readable by then). Zero:
+    /// it is due. None: nothing is, unless packets come.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let inner = self.own().ok()?;
+        let due = inner.shard.lock().inet().deadline()?;
+        Some(Duration::from_nanos(due.saturating_sub(inner.now())))
     }
 }
 

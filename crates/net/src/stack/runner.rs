@@ -19,7 +19,7 @@ pub(super) struct Sleep {
     wake: EventFd,
 }
 
-fn flags(interest: Interest) -> EventFlags {
+pub(super) fn flags(interest: Interest) -> EventFlags {
     let mut flags = EventFlags::empty();
     flags.set(EventFlags::IN, interest.read);
     flags.set(EventFlags::OUT, interest.write);

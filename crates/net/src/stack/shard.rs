@@ -35,8 +35,10 @@ pub(crate) struct Shard {
     pub(super) followers: Vec<Arc<Waiter>>,
     /// When the stack's own thread wakes by itself, while it sleeps; none within: never.
     pub(super) runner: Option<Option<u64>>,
-    /// What of the link wakes it.
+    /// What of the link wakes it, or whoever waits at the stack's descriptor.
     pub(super) watched: Interest,
+    /// When the timer of the stack's descriptor rings.
+    pub(super) armed: Option<u64>,
     /// When somebody last looked what has come and what is due.
     pub(super) looked: u64,
     /// When a thread that had waited for its socket last stopped driving.
@@ -151,6 +153,7 @@ impl Shard {
             followers: Vec::new(),
             runner: None,
             watched: Interest::default(),
+            armed: None,
             looked: 0,
             drove: 0,
             lease: 0,

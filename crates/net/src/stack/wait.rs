@@ -181,6 +181,7 @@ impl Inner {
         let mut shard = self.shard.lock();
         let mut now = self.now();
         let until = now.saturating_add(limit.as_nanos() as u64);
+        self.looked_at(&mut shard, now);
         if shard.leader.is_some() {
             // Another thread does.
             drop(shard);
@@ -257,6 +258,7 @@ impl Inner {
                 sleep.watch(&self.link, wanted);
             }
         }
+        self.describe(shard, now);
     }
 
     /// Sleeps until something arrives, is due, or somebody wakes the thread that drives.

@@ -1,7 +1,7 @@
 //! Sends without a copy as programs make them: told of once, charged until then, copied where they are small.
 #![cfg(not(loom))]
 
-use onecopy_chain::notify::zerocopy::{Account, Allowance, Small, Tell};
+use onecopy_chain::notify::zerocopy::{Account, Allowance, HoldWakers, Small, Tell};
 use onecopy_chain::notify::{Config, Fate, Refused, Segment, Sent, Zerocopy};
 use onecopy_chain::{Chain, Fragment, Writer};
 use onecopy_pool::provider::{Heap, Opaque};
@@ -226,6 +226,7 @@ fn what_the_link_does_not_take_is_copied_or_refused() {
     assert_eq!((counts.copied_fragments, counts.refused_unreadable), (1, 1));
 }
 
+#[derive(Default)]
 struct Count(AtomicU32);
 
 impl Wake for Count {
@@ -371,4 +372,100 @@ proptest! {
         let stats = pool.stats();
         prop_assert_eq!(stats.in_flight, stats.in_cache + stats.in_ring);
     }
+}
+
+impl Count {
+    fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn wakers_wait_until_the_last_holder_lets_go() {
+    let (pool, account) = (pool(), Account::new(unlimited()));
+    let mut socket = account.socket(Config::default()).unwrap();
+    let (data, sent) = send(&mut socket, &pool, 4000, 4000, Tell::Handle).unwrap();
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    let mut sent = pin!(sent.unwrap());
+    assert!(sent.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let (outer, inner) = (HoldWakers::new(), HoldWakers::new());
+    data.free(Fate::Sent);
+    drop(inner);
+    assert_eq!((count.get(), outer.has_waiting()), (0, true));
+    // On another thread nothing is held back.
+    let (data, other) = send(&mut socket, &pool, 4000, 4000, Tell::Handle).unwrap();
+    let mut other = pin!(other.unwrap());
+    assert!(other.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    std::thread::scope(|scope| scope.spawn(move || data.free(Fate::Sent)).join().unwrap());
+    assert_eq!(count.get(), 1);
+    drop(outer);
+    assert_eq!(count.get(), 2);
+    assert!(sent.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
+
+#[test]
+fn asking_again_wakes_nobody() {
+    let (pool, account) = (pool(), Account::new(unlimited()));
+    let mut socket = account.socket(Config::default()).unwrap();
+    let (data, sent) = send(&mut socket, &pool, 4000, 4000, Tell::Handle).unwrap();
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    let mut sent = pin!(sent.unwrap());
+    for _ in 0..3 {
+        assert!(sent.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    // Nor does another task that takes it over wake the first.
+    let other = Arc::new(Count::default());
+    let taker = Waker::from(other.clone());
+    assert!(sent.as_mut().poll(&mut Context::from_waker(&taker)).is_pending());
+    assert_eq!((count.get(), other.get()), (0, 0));
+    data.free(Fate::Sent);
+    assert_eq!((count.get(), other.get()), (0, 1));
+}
+
+#[test]
+fn who_polls_for_notices_is_woken_once_and_the_bell_where_there_was_none() {
+    let (pool, account) = (pool(), Account::new(unlimited()));
+    let mut socket = account.socket(Config::default()).unwrap();
+    let (count, rung) = (Arc::new(Count::default()), Arc::new(Count::default()));
+    let waker = Waker::from(count.clone());
+    socket.set_bell(rung.clone().into());
+    assert!(socket.poll_notice(&waker).is_pending() && socket.poll_notice(&waker).is_pending());
+    let mut data: VecDeque<_> =
+        (0..3).map(|_| send(&mut socket, &pool, 4000, 4000, Tell::Notice).unwrap().0).collect();
+    data.pop_front().unwrap().free(Fate::Sent);
+    data.pop_front().unwrap().free(Fate::Copied);
+    assert_eq!((count.get(), rung.get()), (1, 1));
+    assert!(matches!(socket.poll_notice(&waker), Poll::Ready(range) if !range.copied));
+    assert!(matches!(socket.poll_notice(&waker), Poll::Ready(range) if range.copied));
+    assert!(socket.poll_notice(&waker).is_pending());
+    data.pop_front().unwrap().free(Fate::Sent);
+    assert_eq!((count.get(), rung.get()), (2, 2));
+    // A bell that comes late hears of what is there.
+    let late = Arc::new(Count::default());
+    socket.set_bell(late.clone().into());
+    assert_eq!(late.get(), 1);
+    // Nobody waits any more: the next one of that number starts with nothing.
+    drop(socket);
+    let mut socket = account.socket(Config::default()).unwrap();
+    let (data, _) = send(&mut socket, &pool, 4000, 4000, Tell::Notice).unwrap();
+    data.free(Fate::Sent);
+    assert_eq!(notices(&socket).len(), 1);
+    assert_eq!((count.get(), late.get()), (2, 1));
+}
+
+#[test]
+fn a_socket_that_copies_nothing_says_so_for_itself() {
+    let (pool, account) = (pool(), Account::new(Allowance { small: Small::Below(5000), ..unlimited() }));
+    let (mut one, mut other) =
+        (account.socket(Config::default()).unwrap(), account.socket(Config::default()).unwrap());
+    one.set_small(Some(Small::Below(0)));
+    let (data, sent) = send(&mut one, &pool, 100, 100, Tell::Handle).unwrap();
+    let sent = sent.unwrap().try_wait().expect_err("it is under way, not copied");
+    data.free(Fate::Sent);
+    assert!(!sent.wait().copied);
+    let (_data, sent) = send(&mut other, &pool, 100, 100, Tell::Handle).unwrap();
+    assert!(sent.unwrap().wait().copied);
+    assert_eq!((account.counts().lent, account.counts().copied_small), (1, 1));
 }

@@ -1,6 +1,7 @@
 //! What the sockets of a stack have in common.
 
 use super::socket::Zerocopy;
+use super::wakers;
 use super::{Allowance, Counts};
 use crate::notify::context::Context as Sends;
 use crate::notify::lane::Config;
@@ -32,6 +33,17 @@ pub(super) struct Notices {
     open: bool,
     /// It is among those of [`State::news`].
     told: bool,
+    /// Woken once, with the next notice.
+    pub(super) waker: Option<Waker>,
+    /// Woken with each that comes when there was none.
+    pub(super) bell: Option<Waker>,
+}
+
+impl Notices {
+    /// What is left where nobody reads them any more.
+    pub(super) fn closed(&self) -> Notices {
+        Notices { told: self.told, ..Notices::default() }
+    }
 }
 
 pub(super) struct State {
@@ -44,7 +56,7 @@ pub(super) struct State {
     pub(super) sockets: Vec<Notices>,
     /// Sockets that have had notices since somebody asked.
     news: Vec<u32>,
-    /// Handles that somebody waits for.
+    /// Handles and notices that somebody waits for.
     pub(super) wanted: usize,
     pub(super) counts: Counts,
 }
@@ -85,6 +97,13 @@ impl State {
                 let socket = &mut sockets[one.lane as usize];
                 if socket.open {
                     let range = Range::of(one);
+                    if let Some(waker) = socket.waker.take() {
+                        *wanted -= 1;
+                        wake.push(waker);
+                    }
+                    if socket.list.is_empty() {
+                        wake.extend(socket.bell.clone());
+                    }
                     if !socket.list.back_mut().is_some_and(|last| last.extend(&range)) {
                         socket.list.push_back(range);
                     }
@@ -123,11 +142,11 @@ impl State {
 }
 
 impl Shared {
-    /// Runs `act` under the lock, and wakes whoever is to be woken outside.
+    /// Runs `act` under the lock, and wakes whoever is to be woken outside ([`HoldWakers`](super::HoldWakers)).
     pub(super) fn with<R>(&self, act: impl FnOnce(&mut State, &AtomicU64, &mut Vec<Waker>) -> R) -> R {
         let mut wake = Vec::new();
         let result = act(&mut self.state.lock(), &self.pinned, &mut wake);
-        wake.into_iter().for_each(Waker::wake);
+        wakers::wake(wake);
         result
     }
 }
@@ -174,7 +193,8 @@ impl Account {
         if state.sockets.len() <= index {
             state.sockets.resize_with(index + 1, Notices::default);
         }
-        state.sockets[index] = Notices { open: true, ..Notices::default() };
+        // Where it is among the news for another socket that had the number, it stays there.
+        state.sockets[index] = Notices { open: true, ..state.sockets[index].closed() };
         drop(state);
         Ok(Zerocopy::new(lane, self.0.clone()))
     }

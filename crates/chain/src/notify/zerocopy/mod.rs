@@ -30,7 +30,7 @@
 //! | told by | who | |
 //! |---|---|---|
 //! | [`Tell::Handle`] | [`Sent`] | a future and a blocking wait: exactly one for each send |
-//! | [`Tell::Notice`] | [`Zerocopy::notice`] | ranges of numbers, as recvmsg(MSG_ERRQUEUE) gives them |
+//! | [`Tell::Notice`] | [`Zerocopy::notice`], [`Zerocopy::poll_notice`] | ranges of numbers, as recvmsg(MSG_ERRQUEUE) gives them |
 //!
 //! Both are of the same lane, and in the order of its sends. (One that is copied has its notice in its turn, too; its handle is over at
 //! once, since its buffer was never lent.)
@@ -46,14 +46,17 @@
 //! # Small sends
 //!
 //! Below some size a copy costs less than being told. Where that is depends on the machine, so it is measured ([`Small::Measured`]) there, once.
+//! A socket may say otherwise for its own sends ([`Zerocopy::set_small`]).
 
 mod account;
 mod sent;
 mod socket;
+mod wakers;
 
 pub use account::Account;
 pub use sent::Sent;
 pub use socket::{Begun, Zerocopy};
+pub use wakers::HoldWakers;
 
 /// Which sends are copied although they need not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -72,6 +72,7 @@ impl Sent {
         };
         // Cloning it is code of others.
         let (index, waker) = (*index, waker.cloned());
+        let mut spare = None;
         let how = shared.with(|state, pinned, wake| {
             state.collect(pinned, wake);
             let entry = &mut state.entries[index as usize];
@@ -81,16 +82,23 @@ impl Sent {
                 return Some(how);
             }
             if let Some(waker) = waker {
-                match entry.waker.replace(waker) {
-                    // Dropped outside of the lock; waking it does not hurt.
-                    Some(before) => wake.push(before),
-                    None => state.wanted += 1,
+                match &entry.waker {
+                    // Who asks again and again is not woken by it.
+                    Some(before) if before.will_wake(&waker) => spare = Some(waker),
+                    // Dropped outside of the lock.
+                    Some(_) => spare = entry.waker.replace(waker),
+                    None => {
+                        entry.waker = Some(waker);
+                        state.wanted += 1;
+                    }
                 }
                 // Should it complete right now, the waker says so.
                 state.settle(pinned, wake);
             }
             None
-        })?;
+        });
+        drop(spare);
+        let how = how?;
         // Nobody asks the entry again.
         self.0 = Where::Here(how);
         Some(how)

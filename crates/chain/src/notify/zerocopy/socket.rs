@@ -1,6 +1,6 @@
 //! Sends of one socket.
 
-use super::account::{Entry, Notices, Shared, State, Tag};
+use super::account::{Entry, Shared, State, Tag};
 use super::sent::{Sent, Where};
 use super::{Allowance, Small, Tell};
 use crate::chain::Chain;
@@ -16,6 +16,7 @@ use onecopy_pool::Pages;
 use onecopy_sync::atomic::Ordering;
 use std::fmt;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 
 /// Bytes of a page, as memory is charged.
 const PAGE_SHIFT: u32 = 12;
@@ -57,17 +58,24 @@ pub struct Zerocopy {
     shared: Arc<Shared>,
     fragments: usize,
     unreadable: bool,
+    /// Which sends are copied, if not those that the account says.
+    small: Option<Small>,
 }
 
 impl Zerocopy {
     pub(super) fn new(lane: Lane, shared: Arc<Shared>) -> Zerocopy {
-        Zerocopy { lane, shared, fragments: usize::MAX, unreadable: true }
+        Zerocopy { lane, shared, fragments: usize::MAX, unreadable: true, small: None }
     }
 
     /// What the link takes: fragments that a packet may have, and whether payload may lie in a device's memory. As much as there is, where
     /// nobody says otherwise.
     pub fn set_link(&mut self, fragments: usize, unreadable: bool) {
         (self.fragments, self.unreadable) = (fragments, unreadable);
+    }
+
+    /// Which of its sends are copied, whatever the account says; `None`: what that says. `Small::Below(0)` copies none for its size.
+    pub fn set_small(&mut self, small: Option<Small>) {
+        self.small = small;
     }
 
     /// Under which number [`Account::news`](super::Account::news) names it.
@@ -94,7 +102,7 @@ impl Zerocopy {
         now_ns: u64,
     ) -> Result<Begun, (Chain, Refused)> {
         let allowance = self.shared.state.lock().allowance;
-        let small = match allowance.small {
+        let small = match self.small.unwrap_or(allowance.small) {
             Small::Below(bytes) => bytes as usize,
             Small::Measured => Measured::here(writer.pages()).below as usize,
         };
@@ -189,6 +197,45 @@ impl Zerocopy {
         })
     }
 
+    /// As [`Zerocopy::notice`], for a task that polls: `waker` is woken with the next one, where there is none. Only the last waker is.
+    pub fn poll_notice(&self, waker: &Waker) -> Poll<Range> {
+        let index = self.index() as usize;
+        // Cloning and dropping it is code of others.
+        let (waker, mut spare) = (waker.clone(), None);
+        self.shared.with(|state, pinned, wake| {
+            state.settle(pinned, wake);
+            if let Some(range) = state.sockets[index].list.pop_front() {
+                return Poll::Ready(range);
+            }
+            match &state.sockets[index].waker {
+                Some(before) if before.will_wake(&waker) => spare = Some(waker),
+                Some(_) => spare = state.sockets[index].waker.replace(waker),
+                None => {
+                    state.sockets[index].waker = Some(waker);
+                    state.wanted += 1;
+                }
+            }
+            // Should one come right now, the waker says so.
+            state.settle(pinned, wake);
+            Poll::Pending
+        })
+    }
+
+    /// Has `bell` woken each time that there is a notice where there was none, from here on: right now, if there is one.
+    pub fn set_bell(&self, bell: Waker) {
+        let index = self.index() as usize;
+        let before = self.shared.with(|state, pinned, wake| {
+            let before = state.sockets[index].bell.replace(bell.clone());
+            state.wanted += usize::from(before.is_none());
+            state.settle(pinned, wake);
+            if !state.sockets[index].list.is_empty() {
+                wake.push(bell);
+            }
+            before
+        });
+        drop(before);
+    }
+
     /// Sends whose completions have not been taken in.
     pub fn outstanding(&self) -> u64 {
         self.lane.outstanding()
@@ -265,7 +312,13 @@ fn copy<A: Pages + ?Sized>(chain: &Chain, writer: &Writer<'_, A>) -> Option<Chai
 impl Drop for Zerocopy {
     fn drop(&mut self) {
         let index = self.index() as usize;
-        self.shared.state.lock().sockets[index] = Notices::default();
+        let mut state = self.shared.state.lock();
+        let closed = state.sockets[index].closed();
+        let notices = std::mem::replace(&mut state.sockets[index], closed);
+        state.wanted -= usize::from(notices.waker.is_some()) + usize::from(notices.bell.is_some());
+        drop(state);
+        // Wakers are dropped when the lock is free: they are code of others.
+        drop(notices);
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the stack's errors are called in calls on sockets, and what to do about them.
 
+use onecopy_chain::notify::Refused;
 use onecopy_inet::{tcp, udp};
 use onecopy_socket::{Error, Op};
 use rustix::io::Errno;
@@ -49,6 +50,21 @@ impl Cause for udp::Error {
     fn waits(self) -> bool {
         self == udp::Error::WouldBlock
     }
+}
+
+/// The error of a send without a copy that was refused.
+pub(crate) fn refused(op: Op, why: Refused) -> Error {
+    let error = Error::new(op, Errno::from_raw_os_error(why.errno()));
+    error.because(match why {
+        Refused::Full { .. } => "as many sends as may be are not complete; wait for some, or read their notices",
+        Refused::Pinned { .. } => {
+            "sends that are not complete keep as much memory as they may; wait for some, send a copy, or allow more (Builder::zerocopy)"
+        }
+        Refused::Unread { .. } => "too many notices wait to be read; read them, or allow more (Builder::zerocopy)",
+        Refused::Unreadable => udp::Error::DeviceMemory.why(Op::Send).unwrap_or_default(),
+        Refused::TooLong { .. } => "one send has less than 4 GiB; make it several",
+        _ => "the stack has as many sockets with such sends as it may have; close some first",
+    })
 }
 
 const TAKEN: &str = "another socket of this stack has that port; choose another, or close that one";

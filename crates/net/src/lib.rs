@@ -30,6 +30,7 @@
 //! | `socket`, `options` | what sockets of all protocols have: how calls wait, what is set and counted |
 //! | [`kernel`] | the kernel's own TCP as a transport of the same sockets, through io_uring |
 //! | `view` | received bytes, where they lie |
+//! | [`zerocopy`] | sends whose buffer comes back |
 //! | [`tcp`] | streams and listeners |
 //! | [`udp`] | datagrams |
 #![forbid(unsafe_code)]
@@ -45,6 +46,7 @@ mod stack;
 pub mod tcp;
 pub mod udp;
 mod view;
+pub mod zerocopy;
 
 pub use onecopy_inet::ip::Cidr;
 pub use onecopy_inet::wire::Mac;

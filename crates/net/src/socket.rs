@@ -3,6 +3,7 @@
 use crate::bell::Bell;
 use crate::error::{Cause, SILENT, of};
 use crate::stack::{Gone, Inner, Learnt, Patience, Shard, Stack, Waiter};
+use crate::zerocopy::Lender;
 use onecopy_copy::{Hint, Store, plan};
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::stack::{self, Bound};
@@ -125,6 +126,8 @@ pub(crate) struct Socket<P: Protocol> {
     waiter: Arc<Waiter>,
     bell: OnceLock<Arc<Bell>>,
     common: Common,
+    /// Its sends without a copy; made with the first.
+    pub(crate) lender: OnceLock<Lender>,
     reads: Learnt,
     writes: Learnt,
     protocol: PhantomData<fn() -> P>,
@@ -172,6 +175,7 @@ impl<P: Protocol> Socket<P> {
             common: Common::new(row, stack.wait_mode(), Reader::NoCpu),
             stack: stack.clone(),
             inner: Arc::clone(inner),
+            lender: OnceLock::new(),
             reads: Learnt::default(),
             writes: Learnt::default(),
             protocol: PhantomData,
@@ -231,7 +235,12 @@ impl<P: Protocol> Socket<P> {
             Way::Read => (settings.read_timeout(), &self.reads),
             Way::Write => (settings.write_timeout(), &self.writes),
         };
-        let patience = Patience { wait: settings.wait(), none: dont_wait || settings.nonblocking(), limit };
+        let patience = Patience {
+            wait: settings.wait(),
+            none: dont_wait || settings.nonblocking(),
+            limit,
+            eager: false,
+        };
         let done = self.inner().wait(&self.waiter, patience, learnt, |shard, now| {
             let result = attempt(shard, id, now);
             shard.mirror(id);
@@ -255,7 +264,7 @@ impl<P: Protocol> Socket<P> {
         mut attempt: impl FnMut(&mut Shard, Id, u64) -> std::result::Result<R, P::Cause>,
     ) -> Result<R> {
         let id = self.id();
-        let patience = Patience { wait: self.settings().wait(), none: false, limit };
+        let patience = Patience { wait: self.settings().wait(), none: false, limit, eager: false };
         let done = self.inner().wait(&self.waiter, patience, &self.writes, |shard, now| {
             match attempt(shard, id, now) {
                 Err(cause) if cause.waits() => None,

@@ -171,3 +171,41 @@ async fn what_is_reserved_or_was_received_is_sent_on_in_place() {
     assert!(received == data);
     assert_eq!((server.stats().user_copied_in, server.stats().user_copied_out), (0, 0));
 }
+
+#[tokio::test]
+async fn a_chain_is_given_away_and_comes_back() {
+    use onecopy_chain::{Chain, Fragment};
+    use onecopy_pool::{PagePool, PoolConfig, provider::Heap};
+    let (a, b) = stacks();
+    let listener = Listener::bind(&b, at(80)).await.unwrap();
+    let (client, server) = tokio::join!(Stream::connect(&a, at(80)), listener.accept());
+    let (client, (mut server, _)) = (client.unwrap(), server.unwrap());
+    client.get_ref().set_small(Some(onecopy_net::zerocopy::Small::Below(0))).unwrap();
+    let pool = PagePool::new(PoolConfig::new(), Heap::new()).unwrap();
+    let mut left = Chain::new();
+    for _ in 0..256 {
+        left.append(Fragment::new(pool.alloc().unwrap(), 0, 4096).unwrap()).unwrap();
+    }
+    let reader = tokio::spawn(async move {
+        let mut all = vec![0; (1 << 20) + 4096];
+        server.read_exact(&mut all).await.unwrap();
+        server
+    });
+    let (mut under_way, mut back) = (Vec::new(), 0);
+    while !left.is_empty() {
+        let mut sent = client.send_zerocopy(left).await.unwrap();
+        left = sent.take_rest();
+        under_way.push(sent);
+    }
+    for sent in under_way {
+        let (chain, how) = sent.await;
+        assert!(how.copied && !how.dropped);
+        back += chain.len();
+    }
+    assert_eq!((back, client.get_ref().stats().user_copied_in), (1 << 20, 0));
+    let chain = Chain::from(Fragment::new(pool.alloc().unwrap(), 0, 4096).unwrap());
+    let sent = client.get_ref().send_numbered(chain, onecopy_net::SendFlags::empty()).unwrap();
+    let range = client.notice().await.unwrap();
+    assert_eq!((Some(range.hi), range.copied), (sent.number, true));
+    drop(reader.await.unwrap());
+}

@@ -131,6 +131,8 @@ pub mod udp {
     pub use onecopy_net::udp::*;
 }
 
+pub use onecopy_net::zerocopy;
+
 /// Unix sockets over shared memory.
 ///
 /// # In runtimes

@@ -22,6 +22,8 @@ const ROUNDS: u32 = 7;
 /// What the measuring may take in all: on a machine that is busy it ends earlier.
 const PATIENCE: Duration = Duration::from_millis(20);
 
+static HERE: OnceLock<Measured> = OnceLock::new();
+
 /// What a copy of so many bytes costs beside a reference and being told, by the way that both take to a segment and away again.
 ///
 /// The bytes that are copied lie in the cache, which is what a copy is best at: who sends what he has just made. So it is never less
@@ -37,8 +39,12 @@ pub struct Measured {
 impl Measured {
     /// What this process has measured: at its first call, with pages of `pages`, in some milliseconds.
     pub fn here<A: Pages + ?Sized>(pages: &A) -> &'static Measured {
-        static HERE: OnceLock<Measured> = OnceLock::new();
         HERE.get_or_init(|| Measured::now(pages))
+    }
+
+    /// The same, if it has been measured.
+    pub fn known() -> Option<&'static Measured> {
+        HERE.get()
     }
 
     /// Measures it. Where there is no page, or no time is left, what is not known costs nothing to lend.

@@ -281,6 +281,12 @@ impl tcp::Connection for Stream {
         )
     }
 
+    fn on_stack(&self) -> Result<&tcp::socket::Socket> {
+        Err(Error::new(Op::Send, Errno::OPNOTSUPP).because(
+            "the kernel carries its bytes, and does not tell of such sends here yet; send by reference, or build a stack with a link",
+        ))
+    }
+
     fn pages(&self, len: usize) -> Result<Vec<Page>> {
         let count = len.div_ceil(PAGE);
         let pool = self.connection.shared().pool.reservoir(count);

@@ -4,6 +4,7 @@ use super::runner::Sleep;
 use super::{Engine, Inner, Owner, Shard, Stack};
 use crate::kernel::{self, Failed, Kernel};
 use crate::port::Port;
+use onecopy_chain::notify::zerocopy::{Account, Allowance};
 use onecopy_inet::ip::{BadConfig, Cidr};
 use onecopy_inet::key::Seed;
 use onecopy_inet::stack::Config;
@@ -55,6 +56,7 @@ pub struct Builder {
     kernel: kernel::Config,
     tcp: tcp::Config,
     udp: udp::Config,
+    zerocopy: Allowance,
 }
 
 impl Builder {
@@ -74,6 +76,7 @@ impl Builder {
             kernel: kernel::Config::default(),
             tcp: Default::default(),
             udp: Default::default(),
+            zerocopy: Allowance::default(),
         }
     }
 
@@ -182,6 +185,13 @@ impl Builder {
         self
     }
 
+    /// What sends without a copy may keep, all sockets together, and which of them are copied instead; 8 MiB and 128 KiB of notices a
+    /// socket, as Linux has it, and what this machine copies faster, if it is not given.
+    #[must_use]
+    pub fn zerocopy(self, allowance: Allowance) -> Builder {
+        Builder { zerocopy: allowance, ..self }
+    }
+
     /// Makes it.
     ///
     /// # Errors
@@ -247,6 +257,7 @@ impl Builder {
         let inner = Arc::new(Inner {
             shard: Mutex::new(Shard::new(inet, port, pool)),
             begun: Instant::now(),
+            account: Account::new(self.zerocopy),
             link,
             wake: EventFd::new().map_err(BuildError::System)?,
             sleep,

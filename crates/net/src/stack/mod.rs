@@ -10,17 +10,20 @@
 
 mod builder;
 mod descriptor;
+mod lock;
 mod runner;
 mod shard;
 mod wait;
 
 pub use builder::{BuildError, Builder, Driver};
 pub(crate) use shard::{Shard, Waiter};
-pub(crate) use wait::{Gone, Learnt, Patience};
+pub(crate) use wait::{Gone, Learnt, Patience, poll_until};
 
 use crate::kernel::{self, Kernel};
 use crate::tcp::{Connection, Listening};
 use descriptor::Descriptor;
+use lock::Locked;
+use onecopy_chain::notify::zerocopy::{Account, Allowance, Counts};
 use onecopy_socket::{Carrier, Error, Op, Wait};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -65,6 +68,8 @@ pub(crate) struct Inner {
     link: OwnedFd,
     /// Wakes the thread that drives while it waits for its socket.
     wake: EventFd,
+    /// Sends without a copy of all its sockets.
+    account: Account,
     /// What the stack's own thread sleeps on; none where the program drives.
     sleep: Option<Sleep>,
     /// What a program that drives polls.
@@ -126,7 +131,7 @@ impl Stack {
     /// Its addresses; none where the kernel carries its bytes, which has its own.
     pub fn addresses(&self) -> Vec<crate::Cidr> {
         match &self.engine {
-            Engine::Own(owner) => owner.inner.shard.lock().inet().interface().addresses().to_vec(),
+            Engine::Own(owner) => owner.inner.lock().inet().interface().addresses().to_vec(),
             Engine::Kernel(_) => Vec::new(),
         }
     }
@@ -135,7 +140,7 @@ impl Stack {
     /// the way.)
     pub fn mtu(&self) -> u32 {
         match &self.engine {
-            Engine::Own(owner) => owner.inner.shard.lock().inet().interface().mtu(),
+            Engine::Own(owner) => owner.inner.lock().inet().interface().mtu(),
             Engine::Kernel(_) => u32::from(u16::MAX),
         }
     }
@@ -151,7 +156,7 @@ impl Stack {
     /// Whether the link is still there, or the ring. Without it nothing arrives any more, and connections time out.
     pub fn is_up(&self) -> bool {
         match &self.engine {
-            Engine::Own(owner) => !owner.inner.shard.lock().is_down(),
+            Engine::Own(owner) => !owner.inner.lock().is_down(),
             Engine::Kernel(kernel) => kernel.is_up(),
         }
     }
@@ -163,7 +168,7 @@ impl Stack {
     /// Where the kernel carries its bytes ([`Stack::carrier`]): the protocols are the kernel's.
     pub fn with<R>(&self, look: impl FnOnce(&mut onecopy_inet::stack::Stack) -> R) -> R {
         let inner = self.own().unwrap_or_else(|error| panic!("{error}"));
-        let mut shard = inner.shard.lock();
+        let mut shard = inner.lock();
         let result = look(shard.inet_mut());
         let now = inner.now();
         inner.finish(&mut shard, now);
@@ -173,9 +178,34 @@ impl Stack {
     /// What the link has counted, each with its name ([`Port::counters`](crate::Port::counters)), or the ring.
     pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
         match &self.engine {
-            Engine::Own(owner) => owner.inner.shard.lock().link_counters(),
+            Engine::Own(owner) => owner.inner.lock().link_counters(),
             Engine::Kernel(kernel) => kernel.counters(),
         }
+    }
+
+    /// What happened to sends without a copy, of all its sockets: how many were lent, how many copied and why, how many refused and why. (None
+    /// where the kernel carries its bytes.)
+    pub fn zerocopy_counts(&self) -> Counts {
+        self.own().map(|inner| inner.account.counts()).unwrap_or_default()
+    }
+
+    /// Pages of 4 KiB that such sends keep in place, as the kernel would charge them: two more for each than its bytes come to.
+    pub fn pinned_pages(&self) -> u64 {
+        let Ok(inner) = self.own() else { return 0 };
+        inner.account.collect();
+        inner.account.pinned_pages()
+    }
+
+    /// Changes what such sends may keep, and which of them are copied: from here on, [`Builder::zerocopy`] from the beginning.
+    pub fn set_zerocopy_allowance(&self, allowance: Allowance) {
+        if let Ok(inner) = self.own() {
+            inner.account.set_allowance(allowance);
+        }
+    }
+
+    /// What such sends may keep.
+    pub fn zerocopy_allowance(&self) -> Allowance {
+        self.own().map(|inner| inner.account.allowance()).unwrap_or_default()
     }
 
     /// Drives the stack from this thread: receives what is there, does what is due, and if there was neither, waits up to `limit` for
@@ -206,7 +236,7 @@ impl Stack {
     /// it is due. None: nothing is, unless packets come.
     pub fn next_deadline(&self) -> Option<Duration> {
         let inner = self.own().ok()?;
-        let due = inner.shard.lock().inet().deadline()?;
+        let due = inner.lock().inet().deadline()?;
         Some(Duration::from_nanos(due.saturating_sub(inner.now())))
     }
 }
@@ -232,9 +262,17 @@ impl Inner {
         self.begun.elapsed().as_nanos() as u64
     }
 
+    fn lock(&self) -> Locked<'_> {
+        Locked::new(&self.shard)
+    }
+
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
     /// Takes the lock and calls `act`, which finds out at once; what comes of it is sent.
     pub fn with<R>(&self, act: impl FnOnce(&mut Shard, u64) -> R) -> R {
-        let mut shard = self.shard.lock();
+        let mut shard = self.lock();
         let now = self.now();
         let result = act(&mut shard, now);
         self.finish(&mut shard, now);
@@ -249,7 +287,7 @@ impl Inner {
 impl fmt::Debug for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ok(inner) = self.own() else { return f.write_str("Stack(the kernel's)") };
-        let shard = inner.shard.lock();
+        let shard = inner.lock();
         f.debug_struct("Stack")
             .field("addresses", &shard.inet().interface().addresses())
             .field("sockets", &shard.inet().len())

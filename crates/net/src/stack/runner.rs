@@ -57,7 +57,7 @@ impl Inner {
     pub(super) fn run(&self) {
         let Some(sleep) = &self.sleep else { return };
         let mut buffer = [MaybeUninit::<Event>::uninit(); 2];
-        let mut shard = self.shard.lock();
+        let mut shard = self.lock();
         while !self.is_stopped() {
             let mut now = self.now();
             let due = shard.inet().deadline().is_some_and(|at| at <= now);
@@ -89,7 +89,7 @@ impl Inner {
                     }
                 }
             }
-            shard = self.shard.lock();
+            shard = self.lock();
             shard.runner = None;
             if broken {
                 sleep.forget(&self.link);

@@ -98,6 +98,10 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
+    pub(super) fn new(id: Id) -> Waiter {
+        Waiter { id, news: Word::new(0), sleepers: Word::new(0) }
+    }
+
     pub fn id(&self) -> Id {
         self.id
     }
@@ -193,7 +197,7 @@ impl Shard {
 
     /// Whoever waits for socket `id` from here on.
     pub fn attend(&mut self, id: Id, readiness: AskReadiness, shown: Shown) -> Arc<Waiter> {
-        let waiter = Arc::new(Waiter { id, news: Word::new(0), sleepers: Word::new(0) });
+        let waiter = Arc::new(Waiter::new(id));
         let index = id.index() as usize;
         if self.sockets.len() <= index {
             self.sockets.resize_with(index + 1, || None);

@@ -1,14 +1,17 @@
 //! Who waits, and who drives meanwhile.
 
 use super::Inner;
+use super::lock::Locked;
 use super::shard::{Asleep, Interest, Leader, Shard, Waiter};
+use onecopy_inet::stack::slab::Id;
 use onecopy_socket::Wait;
+use onecopy_sync::Mutex;
 use onecopy_sync::atomic::spin_loop;
 use onecopy_sync::spin::Adaptive;
-use onecopy_sync::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 /// Where no thread of the stack's own looks at the link, a call that need not wait does, after so many nanoseconds in which nobody has.
@@ -21,6 +24,8 @@ pub(crate) struct Patience {
     /// It does not.
     pub none: bool,
     pub limit: Option<Duration>,
+    /// It looks after each turn of the stack, not only when it was told.
+    pub eager: bool,
 }
 
 /// Why a call waits no longer.
@@ -52,7 +57,7 @@ impl Inner {
         learnt: &Learnt,
         mut attempt: impl FnMut(&mut Shard, u64) -> Option<R>,
     ) -> Result<R, Gone> {
-        let mut shard = self.shard.lock();
+        let mut shard = self.lock();
         let mut now = self.now();
         let nobody = self.sleep.is_none() || shard.lease(now).is_some();
         if nobody && shard.leader.is_none() && now >= shard.looked + SELDOM {
@@ -69,17 +74,21 @@ impl Inner {
             if shard.leader.is_none() {
                 shard.turn(now);
                 if let Some(result) = attempt(&mut shard, now) {
+                    self.hand_on(&shard);
                     shard.driven(now);
                     self.finish(&mut shard, now);
                     return Ok(result);
                 }
             }
             if patience.none || limit.is_some_and(|limit| limit <= now) {
+                self.hand_on(&shard);
                 self.finish(&mut shard, now);
                 return Err(Gone::Late);
             }
             if shard.leader.is_none() {
-                return self.lead(shard, waiter, patience.wait, limit, learnt, attempt);
+                // Outside of what has the lock, which is free when this looks at it.
+                let _leads = Leads(self);
+                return self.lead(shard, waiter, patience, limit, learnt, attempt);
             }
             self.finish(&mut shard, now);
             let seen = waiter.seen();
@@ -87,13 +96,14 @@ impl Inner {
             shard.followers.push(Arc::clone(waiter));
             drop(shard);
             waiter.sleep(seen, until(now, limit));
-            shard = self.shard.lock();
+            shard = self.lock();
             waiter.awake();
             if let Some(at) = shard.followers.iter().position(|one| Arc::ptr_eq(one, waiter)) {
                 shard.followers.swap_remove(at);
             }
             now = self.now();
             if let Some(result) = attempt(&mut shard, now) {
+                self.hand_on(&shard);
                 self.finish(&mut shard, now);
                 return Ok(result);
             }
@@ -103,9 +113,9 @@ impl Inner {
     /// Drives the stack until `attempt` gives something.
     fn lead<'a, R>(
         &'a self,
-        mut shard: MutexGuard<'a, Shard>,
+        mut shard: Locked<'a>,
         waiter: &Waiter,
-        wait: Wait,
+        Patience { wait, eager, .. }: Patience,
         limit: Option<u64>,
         learnt: &Learnt,
         mut attempt: impl FnMut(&mut Shard, u64) -> Option<R>,
@@ -127,7 +137,7 @@ impl Inner {
             if spins {
                 drop(shard);
                 spin_loop();
-                shard = self.shard.lock();
+                shard = self.lock();
             } else {
                 slept = true;
                 match self.sleep(shard, limit) {
@@ -140,7 +150,7 @@ impl Inner {
             }
             now = self.now();
             shard.turn(now);
-            if waiter.seen() != seen {
+            if eager || waiter.seen() != seen {
                 seen = waiter.seen();
                 if let Some(result) = attempt(&mut shard, now) {
                     break Ok(result);
@@ -166,19 +176,26 @@ impl Inner {
     /// The thread that drives stops doing so.
     fn leave(&self, shard: &mut Shard, now: u64) {
         shard.leader = None;
-        if self.sleep.is_none()
-            && let Some(next) = shard.followers.first()
-        {
-            // Nobody else is there to drive.
-            next.tell();
-        }
+        self.hand_on(shard);
         shard.driven(now);
         self.finish(shard, now);
     }
 
+    /// Where nobody drives, and no thread of the stack's own will, one of those that wait has to. (Whoever was told so may find that it
+    /// need not wait any more: it hands that on.)
+    fn hand_on(&self, shard: &Shard) {
+        if self.sleep.is_none()
+            && shard.leader.is_none()
+            && let Some(next) = shard.followers.first()
+        {
+            next.tell();
+        }
+    }
+
     /// As long as nothing is there, up to `limit`, drives the stack from this thread. Returns whether there was something.
     pub(super) fn drive(&self, limit: Duration) -> Result<bool, Gone> {
-        let mut shard = self.shard.lock();
+        let mut leads = None;
+        let mut shard = self.lock();
         let mut now = self.now();
         let until = now.saturating_add(limit.as_nanos() as u64);
         self.looked_at(&mut shard, now);
@@ -191,6 +208,7 @@ impl Inner {
         let mut something = shard.turn(now).happened;
         if !something && limit > Duration::ZERO {
             shard.leader = Some(Leader { socket: None, asleep: None });
+            leads = Some(Leads(self));
             self.finish(&mut shard, now);
             let slept = self.sleep(shard, Some(until));
             let signal = slept.is_err();
@@ -204,6 +222,7 @@ impl Inner {
         } else {
             self.finish(&mut shard, now);
         }
+        drop((shard, leads));
         Ok(something)
     }
 
@@ -212,7 +231,7 @@ impl Inner {
         let began = Instant::now();
         while let Some(left) = limit.checked_sub(began.elapsed()) {
             {
-                let shard = self.shard.lock();
+                let shard = self.lock();
                 let census = shard.inet().census();
                 if shard.is_down() || census.sockets <= census.over {
                     return;
@@ -262,11 +281,7 @@ impl Inner {
     }
 
     /// Sleeps until something arrives, is due, or somebody wakes the thread that drives.
-    fn sleep<'a>(
-        &'a self,
-        mut shard: MutexGuard<'a, Shard>,
-        limit: Option<u64>,
-    ) -> Result<MutexGuard<'a, Shard>, MutexGuard<'a, Shard>> {
+    fn sleep<'a>(&'a self, mut shard: Locked<'a>, limit: Option<u64>) -> Result<Locked<'a>, Locked<'a>> {
         let now = self.now();
         let due = shard.inet().deadline();
         let wakes = match (due, limit) {
@@ -290,7 +305,7 @@ impl Inner {
         if fds[0].revents().contains(PollFlags::IN) {
             self.wake.drain();
         }
-        let mut shard = self.shard.lock();
+        let mut shard = self.lock();
         if let Some(leader) = &mut shard.leader {
             leader.asleep = None;
         }
@@ -298,5 +313,73 @@ impl Inner {
             shard.goes_down();
         }
         if polled == Err(Errno::INTR) { Err(shard) } else { Ok(shard) }
+    }
+}
+
+/// A thread that drives, or is about to. Should it panic, it drives no more, and others do not wait for it.
+struct Leads<'a>(&'a Inner);
+
+impl Drop for Leads<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let mut shard = self.0.lock();
+        shard.leader = None;
+        self.0.hand_on(&shard);
+        if let Some(sleep) = &self.0.sleep {
+            // It looks at the link again. (Nothing of the stack is called here: that may be what panics.)
+            shard.runner = None;
+            sleep.ring();
+        }
+    }
+}
+
+/// Calls `poll` until it is ready, driving the stack meanwhile if nobody else does, at most for `limit`; none: that has come. A signal
+/// does not end it.
+pub(crate) fn poll_until<R>(
+    inner: &Arc<Inner>,
+    id: Id,
+    wait: Wait,
+    limit: Option<Duration>,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>,
+) -> Option<R> {
+    let began = Instant::now();
+    // One of its own: the socket's is told of what happens to the socket.
+    let waiter = Arc::new(Waiter::new(id));
+    let waker = Waker::from(Arc::new(Tells { inner: Arc::downgrade(inner), waiter: Arc::clone(&waiter) }));
+    let (learnt, mut context) = (Learnt::default(), Context::from_waker(&waker));
+    loop {
+        let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+        let patience = Patience { wait, none: false, limit: left, eager: true };
+        let done = inner.wait(&waiter, patience, &learnt, |_, _| match poll(&mut context) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        });
+        match done {
+            Ok(done) => return Some(done),
+            Err(Gone::Late) => return None,
+            Err(Gone::Signal) => {}
+        }
+    }
+}
+
+/// Tells a thread that waits in [`poll_until`].
+struct Tells {
+    inner: Weak<Inner>,
+    waiter: Arc<Waiter>,
+}
+
+impl Wake for Tells {
+    fn wake(self: Arc<Self>) {
+        let Some(inner) = self.inner.upgrade() else { return };
+        let mut shard = inner.lock();
+        self.waiter.tell();
+        // That thread may be the one that drives.
+        if let Some(leader) = &mut shard.leader
+            && leader.asleep.take().is_some()
+        {
+            inner.wake.ring();
+        }
     }
 }

@@ -49,6 +49,12 @@ pub(crate) trait Connection: Endpoint {
     fn send_bytes(&self, bytes: &[u8], flags: SendFlags, hint: Hint, sent: bool) -> Result<usize>;
     /// Sends from the front of `data`, which is not empty, by reference, likewise.
     fn send_segment(&self, data: &mut Segment<Chain>, flags: SendFlags) -> Result<usize>;
+    /// The socket, where it is one of a stack of the program's own.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP where it is the kernel's.
+    fn on_stack(&self) -> Result<&super::socket::Socket>;
     /// Pages for `len` bytes, to be filled and sent.
     fn pages(&self, len: usize) -> Result<Vec<Page>>;
 

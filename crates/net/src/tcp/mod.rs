@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `endpoint` | the seam below both: a stack of the program's own, or the kernel |
 //! | `socket` | what both are on a stack of the program's own |
-//! | `stream` | [`Stream`]: `options` has what is set of it, `traits` what std's traits make of it |
+//! | `stream` | [`Stream`]: `options` has what is set of it, `traits` what std's traits make of it, `zerocopy` sends whose buffer comes back |
 //! | `listener` | [`Listener`] |
 //! | `mio`, `tokio` | the same for runtimes, with the features of these names |
 //! | `slot` | [`Slot`]: pages to be written, and sent by reference |

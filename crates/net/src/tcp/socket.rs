@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A socket of TCP.
-pub(super) type Socket = crate::socket::Socket<Tcp>;
+pub(crate) type Socket = crate::socket::Socket<Tcp>;
 
 pub(crate) enum Tcp {}
 
@@ -219,6 +219,10 @@ impl Connection for Socket {
         }
     }
 
+    fn on_stack(&self) -> onecopy_socket::Result<&Socket> {
+        Ok(self)
+    }
+
     fn pages(&self, len: usize) -> onecopy_socket::Result<Vec<Page>> {
         let pages = self.with(|shard, _, _| {
             let (_, pool) = shard.parts();
@@ -310,7 +314,7 @@ fn failed(shard: &Shard, id: Id) -> bool {
     shard.inet().tcp_readiness(id).contains(Readiness::ERROR)
 }
 
-fn inet_flags(flags: SendFlags) -> inet::SendFlags {
+pub(super) fn inet_flags(flags: SendFlags) -> inet::SendFlags {
     let mut given = inet::SendFlags::empty();
     given.set(inet::SendFlags::MORE, flags.contains(SendFlags::MORE));
     given.set(inet::SendFlags::END_OF_RECORD, flags.contains(SendFlags::EOR));

@@ -22,6 +22,7 @@
 //! |---|---|
 //! | `socket` | [`Socket`]: addresses, options |
 //! | `send` | datagrams out |
+//! | `zerocopy` | datagrams out, whose buffer comes back |
 //! | `receive` | datagrams in |
 //! | `meta` | [`Meta`] and [`Message`]: what is said of a datagram beside its bytes |
 //! | `tokio` | the same in a tokio runtime |
@@ -32,6 +33,7 @@ mod send;
 mod socket;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod zerocopy;
 
 pub use crate::view::View;
 pub use meta::{Message, Meta};

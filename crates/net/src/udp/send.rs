@@ -228,7 +228,7 @@ fn alike<'m, 'a>(messages: &'m [Message<'a>], limits: &Limits) -> &'m [Message<'
 }
 
 /// Refuses to gather a datagram by several calls.
-fn whole(flags: SendFlags) -> Result<()> {
+pub(super) fn whole(flags: SendFlags) -> Result<()> {
     match flags.contains(SendFlags::MORE) {
         true => Err(Error::new(Op::Send, Errno::INVAL)
             .about("flags")
@@ -238,6 +238,6 @@ fn whole(flags: SendFlags) -> Result<()> {
 }
 
 /// Says how long it was that was too long.
-fn explained(error: Error, len: impl FnOnce() -> usize) -> Error {
+pub(super) fn explained(error: Error, len: impl FnOnce() -> usize) -> Error {
     if error.raw_os_error() == Errno::MSGSIZE.raw_os_error() { error.of_bytes(len()) } else { error }
 }

@@ -7,6 +7,8 @@
 use super::{Envelope, Message, Meta};
 use crate::Stack;
 use crate::view::View;
+use crate::zerocopy::{NotSent, Range, Sent};
+use onecopy_chain::Chain;
 use onecopy_socket::{Error, Op, RecvFlags, Result, SendFlags};
 use rustix::io::Errno;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -277,6 +279,38 @@ impl Socket {
     /// The same.
     pub async fn recv_many(&self, buffers: &mut [IoSliceMut<'_>], meta: &mut [Meta]) -> Result<usize> {
         self.wait(RECV, |socket| socket.recv_many(buffers, meta, RecvFlags::empty())).await
+    }
+
+    /// As [`udp::Socket::send_zerocopy`](super::Socket::send_zerocopy).
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub async fn send_zerocopy(
+        &self,
+        chain: Chain,
+        envelope: &Envelope,
+    ) -> std::result::Result<Sent, NotSent> {
+        let mut left = Some(chain);
+        let sent =
+            self.wait(SEND, |socket| match socket.send_zerocopy(left.take().unwrap_or_default(), envelope) {
+                Ok(sent) => Ok(sent),
+                Err(NotSent { chain, error }) => {
+                    left = Some(chain);
+                    Err(error)
+                }
+            });
+        let sent = sent.await;
+        sent.map_err(|error| NotSent { chain: left.unwrap_or_default(), error })
+    }
+
+    /// Waits for the next notice of [`udp::Socket::send_numbered`](super::Socket::send_numbered).
+    ///
+    /// # Errors
+    ///
+    /// As the plain socket's `wait_notice`.
+    pub async fn notice(&self) -> Result<Range> {
+        std::future::poll_fn(|context| self.get_ref().poll_notice(context)).await
     }
 
     /// As [`Socket::send`], without waiting.

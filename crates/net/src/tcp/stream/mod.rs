@@ -2,6 +2,7 @@
 
 mod options;
 mod traits;
+mod zerocopy;
 
 use crate::Stack;
 use crate::error::of;

@@ -3,6 +3,7 @@
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::Stack;
 use crate::tcp::View;
+use crate::zerocopy::{NotSent, Range, Sent};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_socket::tokio::{Direction, Registered, refused};
@@ -84,6 +85,44 @@ impl Stream {
     /// Cancel safe: if it is dropped, nothing was sent.
     pub async fn send_some(&self, data: &mut Segment<Chain>) -> Result<usize> {
         self.io.send(SendFlags::empty(), |stream, flags| stream.send_some(data, flags)).await
+    }
+
+    /// Waits for room, and gives what fits of `chain` away to be sent without a copy in user space: it comes back by [`Sent`], which
+    /// is a future. [`Sent::take_rest`] has what did not fit.
+    ///
+    /// # Errors
+    ///
+    /// As the plain stream's [`send_zerocopy`](crate::tcp::Stream::send_zerocopy).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if it is dropped, nothing was sent, and the chain is freed.
+    pub async fn send_zerocopy(&self, chain: Chain) -> std::result::Result<Sent, NotSent> {
+        let mut left = Some(chain);
+        let sent = self.io.send(SendFlags::empty(), |stream, flags| {
+            match stream.send_zerocopy_with_flags(left.take().unwrap_or_default(), flags) {
+                Ok(sent) => Ok(sent),
+                Err(NotSent { chain, error }) => {
+                    left = Some(chain);
+                    Err(error)
+                }
+            }
+        });
+        let sent = sent.await;
+        sent.map_err(|error| NotSent { chain: left.unwrap_or_default(), error })
+    }
+
+    /// Waits for the next notice of the plain stream's [`send_numbered`](crate::tcp::Stream::send_numbered).
+    ///
+    /// # Errors
+    ///
+    /// As the plain stream's `wait_notice`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if it is dropped, no notice was taken. Only the last task that waits is woken.
+    pub async fn notice(&self) -> Result<Range> {
+        std::future::poll_fn(|context| self.get_ref().poll_notice(context)).await
     }
 
     /// Whether small segments leave at once (TCP_NODELAY).

@@ -1,0 +1,126 @@
+//! A socket's sends without a copy.
+
+use crate::error::refused;
+use onecopy_chain::notify::threshold::Measured;
+use onecopy_chain::notify::zerocopy::{Account, Begun, HoldWakers, Small, Tell};
+use onecopy_chain::notify::{self, Config, Range, Zerocopy};
+use onecopy_chain::{Chain, Writer};
+use onecopy_inet::stack::Stack;
+use onecopy_pool::provider::Heap;
+use onecopy_pool::{PagePool, PoolConfig};
+use onecopy_socket::{Error, Op, Result};
+use onecopy_sync::Mutex;
+use onecopy_sys::eventfd::EventFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Made with the first such send of a socket: it has memory for its slots.
+#[derive(Debug)]
+pub(crate) struct Lender {
+    zerocopy: Mutex<Zerocopy>,
+    account: Account,
+    fd: OnceLock<Arc<Ring>>,
+}
+
+/// Makes the descriptor for notices readable.
+#[derive(Debug)]
+struct Ring(EventFd);
+
+impl Wake for Ring {
+    fn wake(self: Arc<Self>) {
+        self.0.ring();
+    }
+}
+
+impl Lender {
+    pub fn new(account: &Account) -> Result<Lender> {
+        let zerocopy = account.socket(Config::default()).map_err(|why| refused(Op::Send, why))?;
+        Ok(Lender { zerocopy: Mutex::new(zerocopy), account: account.clone(), fd: OnceLock::new() })
+    }
+
+    /// Calls `act`; what it wakes is woken when the lock is free.
+    fn with<R>(&self, act: impl FnOnce(&mut Zerocopy) -> R) -> R {
+        let _held = HoldWakers::new();
+        act(&mut self.zerocopy.lock())
+    }
+
+    /// Sees to it that what is small is known: measuring that takes some milliseconds, and the stack's lock is not held for so long.
+    pub fn prepare(&self) {
+        if self.account.allowance().small == Small::Measured
+            && Measured::known().is_none()
+            && let Ok(pool) = PagePool::new(PoolConfig::new(), Heap::new())
+        {
+            Measured::here(&pool);
+        }
+    }
+
+    /// Begins a send, under the stack's lock, and says which number it has. Whoever does ends it before another one begins.
+    pub fn begin(
+        &self,
+        inet: &Stack,
+        chain: Chain,
+        tell: Tell,
+        writer: &Writer<'_, PagePool>,
+        now: u64,
+    ) -> Result<(Begun, u64)> {
+        let link = inet.interface().capabilities();
+        self.with(|zerocopy| {
+            zerocopy.set_link(link.fragments, link.unreadable);
+            let number = zerocopy.next();
+            let begun = zerocopy.begin(chain, tell, writer, now);
+            begun.map(|begun| (begun, number)).map_err(|(_, why)| refused(Op::Send, why))
+        })
+    }
+
+    /// Ends it: its handle, if it has one, and its number, if it was made.
+    pub fn end(&self, (begun, number): (Begun, u64)) -> (Option<notify::Sent>, Option<u32>) {
+        self.with(|zerocopy| {
+            let (sent, _) = zerocopy.end(begun);
+            (sent, (zerocopy.next() > number).then_some(number as u32))
+        })
+    }
+
+    pub fn set_small(&self, small: Option<Small>) {
+        self.with(|zerocopy| zerocopy.set_small(small));
+    }
+
+    pub fn notice(&self) -> Option<Range> {
+        let range = self.with(|zerocopy| zerocopy.notice());
+        self.quiet();
+        range
+    }
+
+    pub fn poll_notice(&self, context: &mut Context<'_>) -> Poll<Range> {
+        let range = self.with(|zerocopy| zerocopy.poll_notice(context.waker()));
+        self.quiet();
+        range
+    }
+
+    /// Where there is none left, the descriptor is not readable any more.
+    fn quiet(&self) {
+        let Some(ring) = self.fd.get() else { return };
+        if self.with(|zerocopy| zerocopy.has_notice()) {
+            return;
+        }
+        ring.0.drain();
+        // One that came in between may have rung before.
+        if self.with(|zerocopy| zerocopy.has_notice()) {
+            ring.0.ring();
+        }
+    }
+
+    pub fn fd(&self) -> Result<BorrowedFd<'_>> {
+        let ring = match self.fd.get() {
+            Some(ring) => ring,
+            None => {
+                let fresh = Arc::new(Ring(EventFd::new().map_err(|errno| Error::new(Op::Socket, errno))?));
+                // Two threads may come at once: both get, and set, the one that is there.
+                let ring = self.fd.get_or_init(|| fresh);
+                self.with(|zerocopy| zerocopy.set_bell(Waker::from(Arc::clone(ring))));
+                ring
+            }
+        };
+        Ok(ring.0.as_fd())
+    }
+}

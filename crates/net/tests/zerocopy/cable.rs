@@ -1,0 +1,191 @@
+//! Streams over a cable: what comes back, and what it says.
+
+use crate::world::{NEVER, chain, is_ours_alone, pair, pattern, pool, stacks, stacks_with};
+use onecopy_net::zerocopy::{Allowance, Small};
+use onecopy_net::{Driver, SendFlags};
+use std::io::{ErrorKind, Read};
+use std::time::Duration;
+
+#[test]
+fn the_chain_comes_back_once_it_is_acknowledged_and_says_who_copied() {
+    for driver in [Driver::Thread, Driver::Caller] {
+        let (a, b) = stacks_with(driver, |builder| builder);
+        let (client, mut server) = pair(&a, &b);
+        let (pool, data) = (pool(), pattern(300_000));
+        let chain = chain(&pool, &data);
+        let reader = std::thread::spawn(move || {
+            let mut all = vec![0; 300_000];
+            server.read_exact(&mut all).unwrap();
+            (all, server)
+        });
+        let sent = client.send_zerocopy(chain).unwrap();
+        assert_eq!(sent.len(), data.len());
+        let (chain, how) = sent.wait();
+        // The cable's descriptor is written by a call that copies; this program copied nothing.
+        assert!(how.copied && !how.dropped, "{driver:?} {how:?}");
+        assert!(chain.host().unwrap().to_vec() == data && is_ours_alone(&chain));
+        let (all, _server) = reader.join().unwrap();
+        assert!(all == data);
+        let stats = client.stats();
+        assert_eq!((stats.user_copied_in, stats.referenced), (0, data.len() as u64));
+        assert_eq!((a.zerocopy_counts().lent, a.zerocopy_counts().copied_small, a.pinned_pages()), (1, 0, 0));
+    }
+}
+
+#[test]
+fn a_small_one_is_copied_and_says_so() {
+    let (a, b) = stacks();
+    a.set_zerocopy_allowance(Allowance { small: Small::Below(1000), ..NEVER });
+    let (client, _server) = pair(&a, &b);
+    let pool = pool();
+    // It was over before it left: nobody is asked for it.
+    let (chain_back, how) = client.send_zerocopy(chain(&pool, &pattern(999))).unwrap().try_wait().unwrap();
+    assert!(how.copied && !how.dropped && is_ours_alone(&chain_back) && chain_back.len() == 999);
+    assert_eq!((client.stats().user_copied_in, a.zerocopy_counts().copied_small), (999, 1));
+    client.set_small(Some(Small::Below(0))).unwrap();
+    client.send_zerocopy(chain(&pool, &pattern(999))).unwrap().wait();
+    assert_eq!((client.stats().user_copied_in, a.zerocopy_counts().lent), (999, 1));
+}
+
+#[test]
+fn the_measured_threshold_copies_less_than_it_lends() {
+    let (a, b) = stacks();
+    a.set_zerocopy_allowance(Allowance { small: Small::Measured, ..NEVER });
+    let (client, mut server) = pair(&a, &b);
+    let pool = pool();
+    let one = client.send_zerocopy(chain(&pool, &[1])).unwrap();
+    let large = client.send_zerocopy(chain(&pool, &pattern(100_000))).unwrap();
+    server.read_exact(&mut vec![0; 100_001]).unwrap();
+    assert!(one.wait().1.copied);
+    assert_eq!(large.wait().0.len(), 100_000);
+    assert!(a.zerocopy_counts().lent >= 1, "no machine copies 100,000 bytes faster than it lends them");
+}
+
+#[test]
+fn it_comes_back_when_the_peer_resets() {
+    let (a, b) = stacks();
+    let (client, server) = pair(&a, &b);
+    let pool = pool();
+    let data = pattern(1 << 20);
+    // More than the peer's window, which nobody reads from.
+    let sent = client.send_zerocopy_with_flags(chain(&pool, &data), SendFlags::DONTWAIT).unwrap();
+    server.set_linger(Some(Duration::ZERO)).unwrap();
+    drop(server);
+    let (back, how) = sent.wait();
+    assert!(how.dropped && is_ours_alone(&back) && back.host().unwrap().to_vec() == data);
+    let not = client.send_zerocopy(back).unwrap_err();
+    assert!(not.chain.host().unwrap().to_vec() == data, "what was not sent is in the error");
+    assert_eq!(a.pinned_pages(), 0);
+}
+
+#[test]
+fn it_comes_back_when_the_program_resets_and_when_the_stack_goes() {
+    let (a, b) = stacks_with(Driver::Thread, |builder| builder.linger(Duration::from_millis(1)));
+    let (client, _server) = pair(&a, &b);
+    let pool = pool();
+    let sent = client.send_zerocopy_with_flags(chain(&pool, &pattern(1 << 20)), SendFlags::DONTWAIT).unwrap();
+    client.set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    let (back, how) = sent.wait();
+    assert!(how.dropped && is_ours_alone(&back));
+    let (client, _server) = pair(&a, &b);
+    let sent = client.send_zerocopy_with_flags(back, SendFlags::DONTWAIT).unwrap();
+    drop((client, a));
+    let (back, how) = sent.wait();
+    assert!(how.dropped && is_ours_alone(&back) && back.len() == 1 << 20);
+}
+
+#[test]
+fn it_comes_back_when_the_peer_is_silent_for_too_long() {
+    let (a, b) = stacks();
+    let (client, server) = pair(&a, &b);
+    client.set(|settings| settings.user_timeout = Some(Duration::from_millis(50))).unwrap();
+    // Its stack is not driven any more: nobody answers.
+    let (sent, pool) = b.with(|_| {
+        let pool = pool();
+        (client.send_zerocopy(chain(&pool, &pattern(10_000))).unwrap().wait(), pool)
+    });
+    assert!(sent.1.dropped && is_ours_alone(&sent.0));
+    drop((server, pool));
+}
+
+#[test]
+fn a_closed_stream_still_delivers_and_tells() {
+    let (a, b) = stacks();
+    let (client, mut server) = pair(&a, &b);
+    let pool = pool();
+    let data = pattern(200_000);
+    let sent = client.send_zerocopy(chain(&pool, &data)).unwrap();
+    drop(client);
+    let mut all = Vec::new();
+    server.read_to_end(&mut all).unwrap();
+    assert!(all == data);
+    let (back, how) = sent.wait();
+    assert!(!how.dropped && is_ours_alone(&back));
+}
+
+#[test]
+fn what_there_is_no_room_for_is_the_rest() {
+    let (a, b) = stacks();
+    let (client, mut server) = pair(&a, &b);
+    client.set_nonblocking(true).unwrap();
+    client.set(|settings| settings.send_buffer = Some(256 << 10)).unwrap();
+    let pool = pool();
+    let data = pattern(3 << 20);
+    let mut left = chain(&pool, &data);
+    let mut sent = client.send_zerocopy(left).unwrap();
+    assert!(sent.len() < data.len());
+    left = sent.take_rest();
+    assert_eq!(sent.len() + left.len(), data.len());
+    let mut under_way = vec![sent];
+    let reader = std::thread::spawn(move || {
+        let mut all = vec![0; 3 << 20];
+        server.read_exact(&mut all).unwrap();
+        all
+    });
+    client.set_nonblocking(false).unwrap();
+    under_way.push(client.send_zerocopy(left).unwrap());
+    let mut back = Vec::new();
+    for sent in under_way {
+        let (chain, how) = sent.wait();
+        assert!(!how.dropped);
+        back.extend(chain.host().unwrap().to_vec());
+    }
+    assert!(back == data && reader.join().unwrap() == data);
+    // What nobody takes of the rest comes back with it, however much that is.
+    client.set_nonblocking(true).unwrap();
+    let sent = client.send_zerocopy(chain(&pool, &data)).unwrap();
+    drop(client);
+    assert_eq!(sent.wait().0.len(), data.len());
+}
+
+#[test]
+fn as_much_as_may_is_kept_in_place() {
+    let (a, b) = stacks();
+    a.set_zerocopy_allowance(Allowance { pinned: Some(10 * 4096), ..NEVER });
+    let (client, mut server) = pair(&a, &b);
+    let pool = pool();
+    let not = client.send_zerocopy(chain(&pool, &pattern(9 * 4096))).unwrap_err();
+    assert_eq!(not.error.raw_os_error(), 105, "ENOBUFS");
+    assert!(not.to_string().contains("Builder::zerocopy"), "{not}");
+    let mut less = not.chain;
+    less.truncate(8 * 4096).unwrap();
+    client.send_zerocopy(less).unwrap().wait();
+    assert_eq!((a.zerocopy_counts().refused_pinned, a.pinned_pages()), (1, 0));
+    server.read_exact(&mut vec![0; 8 * 4096]).unwrap();
+}
+
+#[test]
+fn nothing_is_sent_at_once() {
+    let (a, b) = stacks();
+    let (client, server) = pair(&a, &b);
+    let sent = client.send_zerocopy(onecopy_chain::Chain::new()).unwrap();
+    assert!(sent.is_empty());
+    let (chain, how) = sent.try_wait().unwrap();
+    assert!(chain.is_empty() && !how.copied && !how.dropped);
+    assert_eq!(client.send_numbered(chain, SendFlags::empty()).unwrap().number, None);
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let not = client.send_zerocopy(crate::world::chain(&pool(), b"late")).unwrap_err();
+    assert_eq!((not.error.kind(), not.chain.len()), (ErrorKind::BrokenPipe, 4));
+    drop(server);
+}

@@ -1,0 +1,7 @@
+//! Sends without a copy: the buffer is given away, and comes back once.
+
+mod cable;
+mod kernel;
+mod udp;
+mod waits;
+mod world;

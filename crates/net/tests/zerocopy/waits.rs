@@ -1,0 +1,121 @@
+//! Who waits for a send, and how.
+
+use crate::world::{chain, is_ours_alone, pair, pattern, pool, stacks, stacks_with};
+use onecopy_net::{Driver, SendFlags, Wait};
+use onecopy_sync::atomic::{AtomicU32, Ordering};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::future::Future;
+use std::io::Read;
+use std::pin::pin;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+#[test]
+fn threads_wait_in_every_way_and_several_at_once() {
+    for driver in [Driver::Thread, Driver::Caller] {
+        for wait in [Wait::Block, Wait::Adaptive, Wait::Spin] {
+            let (a, b) = stacks_with(driver, |builder| builder.wait(wait));
+            let (client, mut server) = pair(&a, &b);
+            let pool = pool();
+            let sends: Vec<_> =
+                (0..4).map(|_| client.send_zerocopy(chain(&pool, &pattern(20_000))).unwrap()).collect();
+            std::thread::scope(|scope| {
+                scope.spawn(|| server.read_exact(&mut vec![0; 80_000]).unwrap());
+                for sent in sends {
+                    scope.spawn(move || assert!(is_ours_alone(&sent.wait().0)));
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_limit_ends_the_waiting_and_not_the_send() {
+    let (a, b) = stacks();
+    let (client, mut server) = pair(&a, &b);
+    let pool = pool();
+    let data = pattern(1 << 20);
+    let mut sent = client.send_zerocopy_with_flags(chain(&pool, &data), SendFlags::DONTWAIT).unwrap();
+    drop(sent.take_rest());
+    let len = sent.len();
+    // Nobody reads, and it is more than the peer's window.
+    let sent = sent.wait_for(Duration::from_millis(5)).unwrap_err().try_wait().unwrap_err();
+    server.read_exact(&mut vec![0; len]).unwrap();
+    let (back, how) = sent.wait();
+    assert!(back.len() == len && !how.dropped);
+}
+
+/// A waker that calls the stack: whoever wakes it holds no lock.
+struct Calls {
+    stream: onecopy_net::tcp::Stream,
+    told: Mutex<std::sync::mpsc::Sender<usize>>,
+    count: AtomicU32,
+}
+
+impl Wake for Calls {
+    fn wake(self: Arc<Self>) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        let unacknowledged = self.stream.unacknowledged_bytes().unwrap();
+        let _ = self.stream.notice();
+        let _ = self.told.lock().unwrap().send(unacknowledged);
+    }
+}
+
+#[test]
+fn a_waker_may_call_the_stack() {
+    let (a, b) = stacks();
+    let (client, mut server) = pair(&a, &b);
+    let pool = pool();
+    let (told, hear) = channel();
+    let calls = Arc::new(Calls {
+        stream: client.try_clone().unwrap(),
+        told: Mutex::new(told),
+        count: AtomicU32::new(0),
+    });
+    let waker = Waker::from(Arc::clone(&calls));
+    let data = pattern(1 << 20);
+    let mut sent = client.send_zerocopy_with_flags(chain(&pool, &data), SendFlags::DONTWAIT).unwrap();
+    drop(sent.take_rest());
+    let len = sent.len();
+    let mut sent = pin!(sent);
+    assert!(sent.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    server.read_exact(&mut vec![0; len]).unwrap();
+    assert_eq!(hear.recv().unwrap(), 0);
+    let Poll::Ready((back, _)) = sent.as_mut().poll(&mut Context::from_waker(&waker)) else {
+        panic!("it was woken for it")
+    };
+    assert!(back.len() == len && calls.count.load(Ordering::SeqCst) == 1);
+}
+
+#[test]
+fn notices_come_in_ranges_and_the_descriptor_shows_them() {
+    let (a, b) = stacks();
+    let (client, mut server) = pair(&a, &b);
+    let pool = pool();
+    let readable = |limit: Option<&Timespec>| {
+        let fd = client.notices_fd().unwrap();
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], limit).unwrap() > 0
+    };
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    assert!(!readable(Some(&zero)) && client.notice().is_none());
+    for n in 0..3 {
+        let sent = client.send_numbered(chain(&pool, &pattern(5000)), SendFlags::empty()).unwrap();
+        assert_eq!((sent.number, sent.len, sent.rest.len()), (Some(n), 5000, 0));
+    }
+    server.read_exact(&mut vec![0; 15_000]).unwrap();
+    assert!(readable(None), "it waits until there is one");
+    let (mut next, mut bytes) = (0, 0);
+    while next < 3 {
+        let range = client.wait_notice(None).unwrap().unwrap();
+        assert!(range.lo == next && range.copied && !range.dropped);
+        (next, bytes) = (range.hi + 1, bytes + range.bytes);
+    }
+    assert_eq!(bytes, 15_000);
+    // There is none left. (Who told of the last one may do so after it was taken: then it is readable once more, for nothing.)
+    while readable(Some(&zero)) {
+        assert!(client.notice().is_none());
+    }
+    assert_eq!(client.wait_notice(Some(Duration::from_millis(5))).unwrap(), None);
+}

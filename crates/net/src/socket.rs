@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// What the stack does for sockets of one protocol, whose calls have names of their own there.
@@ -196,6 +196,11 @@ impl<P: Protocol> Socket<P> {
 
     pub fn settings(&self) -> &Settings {
         &self.common.settings
+    }
+
+    /// Where the counters lie, for who may outlive the socket.
+    pub fn row(&self) -> Weak<Row> {
+        Arc::downgrade(&self.row)
     }
 
     pub fn counters(&self) -> &Counters {

@@ -4,18 +4,22 @@ use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, Host};
 use onecopy_copy::Hint;
 use onecopy_socket::Counters;
+use onecopy_socket::registry::Row;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Weak;
 
 /// Bytes that were received, in the pages where the link put them. Nobody else writes those; they are free again once it is dropped.
 #[derive(Debug)]
 pub struct View {
     data: Segment<Chain>,
+    /// Where its socket counts, as long as there is that socket.
+    row: Weak<Row>,
 }
 
 impl View {
-    pub(crate) fn of(data: Segment<Chain>) -> View {
-        View { data }
+    pub(crate) fn of(data: Segment<Chain>, row: Weak<Row>) -> View {
+        View { data, row }
     }
 
     /// Bytes in it.
@@ -51,14 +55,18 @@ impl View {
         self.host().map(Host::to_vec).unwrap_or_default()
     }
 
-    /// Writes from where they lie, by writev(2), without a copy in user space: of up to 64 parts. Returns bytes written;
-    /// [`View::advance`] drops them.
+    /// Writes from where they lie, by writev(2), without a copy in user space: of up to 64 parts. Returns bytes written, which
+    /// count as copied by the kernel; [`View::advance`] drops them.
     ///
     /// # Errors
     ///
     /// What writev(2) says.
     pub fn write_to(&self, fd: impl AsFd) -> io::Result<usize> {
-        self.data.payload().write_to(fd)
+        let written = self.data.payload().write_to(fd)?;
+        if let Some(row) = self.row.upgrade() {
+            row.counters().kernel_copied.add(written);
+        }
+        Ok(written)
     }
 
     /// Drops its first `n` bytes.

@@ -243,3 +243,32 @@ fn many_connections_at_once() {
     clients.into_iter().for_each(|client| client.join().unwrap());
     server.join().unwrap();
 }
+
+#[test]
+fn nobody_connects_to_many() {
+    let (a, _b) = stacks();
+    for many in ["255.255.255.255:80", "10.0.0.255:80", "224.0.0.1:80"] {
+        let error = Stream::connect(&a, many.parse().unwrap()).unwrap_err();
+        assert_eq!(error.raw_os_error(), 101, "ENETUNREACH, at once: {many}");
+    }
+    // As the kernel says it (tcp_v4_connect()).
+    for many in ["255.255.255.255:80", "127.255.255.255:80"] {
+        let error = std::net::TcpStream::connect(many).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(101), "{many}");
+    }
+}
+
+#[test]
+fn what_a_view_writes_is_counted() {
+    let (a, b) = stacks();
+    let (client, server) = pair(&a, &b);
+    client.send(&pattern(3000)).unwrap();
+    let view = server.recv_borrowed(3000).unwrap();
+    let before = server.stats().kernel_copied;
+    let sink = std::fs::File::options().write(true).open("/dev/null").unwrap();
+    let n = view.write_to(&sink).unwrap();
+    assert_eq!(server.stats().kernel_copied - before, n as u64);
+    // A view outlives its socket; there is nobody left to count for.
+    drop(server);
+    assert_eq!(view.write_to(&sink).unwrap(), n);
+}

@@ -141,6 +141,10 @@ impl Stack {
         if bound.is_some_and(|bound| bound.is_loopback()) && !self.ip.is_local(remote.ip) {
             return Err(Error::Invalid);
         }
+        // A connection has one peer (tcp_v4_connect(), tcp_v6_connect()).
+        if remote.ip.is_multicast() || self.ip.is_broadcast(remote.ip) {
+            return Err(Error::NetUnreachable);
+        }
         let source = self.ip.source(remote.ip).ok_or(Error::NetUnreachable)?;
         let local = bound.unwrap_or(source);
         let reuse = fresh.asked.reuse;

@@ -121,7 +121,7 @@ impl Socket {
         counters.received.add(meta.len);
         counters.referenced.add(meta.len);
         let data = std::mem::replace(&mut received.data, Chain::new().into());
-        Ok((View::of(data), meta))
+        Ok((View::of(data, self.socket.row()), meta))
     }
 
     /// Waits for a datagram, and receives it and those that came with it by one call, one into each of `buffers`, and what is known of it into

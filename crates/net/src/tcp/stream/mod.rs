@@ -338,7 +338,7 @@ impl Stream {
             self.socket.fell_short(Way::Read);
         }
         self.socket.counters().referenced.add(data.payload().len());
-        Ok(View::of(data))
+        Ok(View::of(data, self.socket.row()))
     }
 
     pub(in crate::tcp) fn hint(&self, flags: SendFlags) -> Hint {

@@ -340,6 +340,27 @@ fn a_reset_is_told_once() {
 }
 
 #[test]
+fn what_a_reset_leaves_behind_the_end_is_not_waited_for() {
+    let Some(stack) = stack() else { return };
+    let (ours, theirs) = with_std(&stack);
+    drop(theirs);
+    assert_eq!(ours.recv(&mut [0; 8]).unwrap(), 0);
+    // Nobody is there for it: the answer is a reset, of which the ring, which receives no more, hears nothing.
+    ours.send(b"hi").unwrap();
+    let mut errors = 0;
+    until(|| {
+        errors += u32::from(ours.take_error().unwrap().is_some());
+        ours.unacknowledged_bytes().unwrap() == 0
+    });
+    until(|| {
+        errors += u32::from(ours.take_error().unwrap().is_some());
+        errors > 0
+    });
+    assert_eq!(errors, 1);
+    assert!(ours.take_error().unwrap().is_none());
+}
+
+#[test]
 fn a_descriptor_shows_what_would_not_wait() {
     let Some(stack) = stack() else { return };
     let ready = |fd: &dyn std::os::fd::AsFd, wanted: PollFlags| {

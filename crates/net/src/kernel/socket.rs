@@ -12,6 +12,7 @@ use onecopy_chain::notify::Segment;
 use onecopy_chain::{Chain, ChainError, Kind, Writer};
 use onecopy_copy::Hint;
 use onecopy_inet::stack::Bound;
+use onecopy_inet::tcp::State;
 use onecopy_pool::{Page, Pages};
 use onecopy_socket::registry::{Protocol, Row, Type};
 use onecopy_socket::{Carrier, Error, Op, Reader, Result, SendFlags};
@@ -196,9 +197,13 @@ impl Endpoint for Stream {
 
     fn take_error(&self, op: Op) -> Option<Error> {
         let mut state = self.connection.lock();
-        let error = state.take_error().map(|errno| explained(op, errno));
+        // A reset behind the peer's end only the kernel knows of: the ring receives no more.
+        let error = state.take_error().or_else(|| match sockopt::socket_error(&*self.connection.fd) {
+            Ok(Err(errno)) => Some(errno),
+            _ => None,
+        });
         self.connection.show(&state);
-        error
+        error.map(|errno| explained(op, errno))
     }
 
     fn fd(&self) -> Result<BorrowedFd<'_>> {
@@ -367,6 +372,10 @@ impl tcp::Connection for Stream {
 
     fn unacknowledged_bytes(&self) -> usize {
         let waiting = self.connection.lock().send.len() as usize;
+        // What was not acknowledged when it was reset stays in the kernel's count.
+        if info(self.connection.fd.as_fd()).state == State::Closed as u8 {
+            return waiting;
+        }
         waiting + onecopy_sys::socket::unread_memory(self.connection.fd.as_fd()).unwrap_or(0)
     }
 

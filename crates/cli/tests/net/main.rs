@@ -9,6 +9,7 @@ mod harness;
 mod http;
 mod iperf;
 mod loss;
+mod nginx;
 mod plain;
 mod stack;
 mod world;

@@ -21,6 +21,7 @@ mod fuzz;
 mod generated;
 mod leftovers;
 mod loom;
+mod python;
 mod rooms;
 mod soak;
 mod sum;
@@ -66,6 +67,7 @@ const STEPS: &[Step] = &[
     Step { name: "fuzz", about: "a hostile peer, for a moment", run: fuzz::run },
     Step { name: "soak", about: "many connections, for a moment: nothing is left", run: soak::run },
     Step { name: "bench", about: "each bench row, for a moment", run: bench::run },
+    Step { name: "python", about: "the Python package: its tests and its types", run: python::run },
     Step { name: "examples", about: "each example runs and checks itself", run: examples::run },
     Step { name: "generated", about: "manual pages and completions match the flags", run: generated::run },
     Step { name: "api", about: "docs/api.txt matches what the library offers", run: api::run },

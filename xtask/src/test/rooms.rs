@@ -114,8 +114,11 @@ fn unsafe_files(table: &str) -> Vec<(String, bool)> {
     let (mut room, mut files) = (String::new(), Vec::new());
     for row in rows(table, "## Where it stands").iter().filter(|row| row.len() == 3) {
         if let Some(name) = names(row[0]).next() {
-            room =
-                if ["bench", "packetdrill"].contains(&name) { name.into() } else { format!("crates/{name}") };
+            room = if ["bench", "packetdrill", "python"].contains(&name) {
+                name.into()
+            } else {
+                format!("crates/{name}")
+            };
         }
         files.extend(names(row[1]).map(|file| (format!("{room}/src/{file}"), false)));
     }

@@ -1,0 +1,180 @@
+"""onecopy in asyncio: the event loop watches the readiness descriptor, and no thread waits for anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar, overload
+
+from . import _onecopy
+from ._onecopy import DONTWAIT, Tensor, View
+
+if TYPE_CHECKING:
+    from ._onecopy import Buffer
+
+__all__ = ["Connection", "Listener", "connect", "listen", "pair"]
+
+_T = TypeVar("_T")
+
+
+async def _when_ready(fd: int, attempt: Callable[[], _T], *, writing: bool = False) -> _T:
+    """Calls `attempt` whenever the descriptor is ready, until it does not say that it would wait."""
+    while True:
+        try:
+            return attempt()
+        except BlockingIOError:
+            loop = asyncio.get_running_loop()
+            ready: asyncio.Future[None] = loop.create_future()
+
+            def wake() -> None:
+                if not ready.done():
+                    ready.set_result(None)
+
+            add, remove = (
+                (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
+            )
+            add(fd, wake)
+            try:
+                await ready
+            finally:
+                remove(fd)
+
+
+class Connection:
+    """A connection whose calls are awaited. One task receives, one sends: a second one waits for its turn."""
+
+    def __init__(self, connection: _onecopy.Connection) -> None:
+        """Takes the connection over: it does not wait any more by itself."""
+        connection.settimeout(0)
+        self.sync = connection
+        self._receiving = asyncio.Lock()
+        self._sending = asyncio.Lock()
+
+    async def send(self, data: Buffer, flags: int = 0) -> int:
+        """As the blocking send: returns how many bytes were sent, of a stream maybe fewer than all."""
+        async with self._sending:
+            return await _when_ready(
+                self.sync.fileno(), lambda: self.sync.send(data, flags | DONTWAIT), writing=True
+            )
+
+    async def sendall(self, data: Buffer, flags: int = 0) -> None:
+        """Sends all bytes. If it is cancelled, a part of them may have been sent."""
+        with memoryview(data) as whole, whole.cast("B") as rest:
+            async with self._sending:
+                at = 0
+                while True:
+                    with rest[at:] as piece:
+                        at += await _when_ready(
+                            self.sync.fileno(), lambda: self.sync.send(piece, flags | DONTWAIT), writing=True
+                        )
+                    if at >= len(rest):
+                        return
+
+    @overload
+    async def recv(self, n: int | None = None, *, shape: None = None, dtype: None = None) -> bytes: ...
+    @overload
+    async def recv(self, *, shape: Sequence[int], dtype: object) -> Tensor: ...
+    async def recv(
+        self, n: int | None = None, *, shape: Sequence[int] | None = None, dtype: object = None
+    ) -> bytes | Tensor:
+        """Receives bytes, or a tensor of a record. (A tensor of a stream comes in pieces: recv_into takes them.)"""
+        if shape is not None:
+            if not self.sync.records:
+                raise ValueError("a tensor of a stream comes in pieces: recv_into an array, or use records=True")
+            wanted = shape
+            async with self._receiving:
+                return await _when_ready(
+                    self.sync.fileno(), lambda: self.sync.recv(flags=DONTWAIT, shape=wanted, dtype=dtype)
+                )
+        async with self._receiving:
+            return await _when_ready(self.sync.fileno(), lambda: self.sync.recv(n, DONTWAIT))
+
+    async def recv_into(self, buffer: Buffer) -> int:
+        """Receives into a writable buffer. Returns how many bytes came; 0 is the end of the stream."""
+        async with self._receiving:
+            return await _when_ready(self.sync.fileno(), lambda: self.sync.recv_into(buffer, DONTWAIT))
+
+    async def recv_borrowed(self, n: int | None = None) -> View:
+        """Receives in place."""
+        async with self._receiving:
+            return await _when_ready(self.sync.fileno(), lambda: self.sync.recv_borrowed(n, DONTWAIT))
+
+    def __aiter__(self) -> Connection:
+        """Yields a View for each record, until the end."""
+        return self
+
+    async def __anext__(self) -> View:
+        """The next record."""
+        view = await self.recv_borrowed()
+        if not view:
+            raise StopAsyncIteration
+        return view
+
+    def close(self) -> None:
+        """Closes the connection. No task may be in a call of it: cancel it first."""
+        self.sync.close()
+
+    async def __aenter__(self) -> Connection:
+        """Itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the connection."""
+        self.close()
+
+
+class Listener:
+    """A listener whose accept is awaited."""
+
+    def __init__(self, listener: _onecopy.Listener) -> None:
+        """Takes the listener over."""
+        self.sync = listener
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self.sync.address
+
+    async def accept(self) -> Connection:
+        """Waits for a client."""
+        accepted = await _when_ready(self.sync.fileno(), lambda: self.sync.accept(DONTWAIT))
+        return Connection(accepted)
+
+    def close(self) -> None:
+        """Closes the listener."""
+        self.sync.close()
+
+    async def __aenter__(self) -> Listener:
+        """Itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the listener."""
+        self.close()
+
+
+async def connect(address: str, *, records: bool = False, transport: str = "auto") -> Connection:
+    """Connects as onecopy.connect does. A unix socket answers at once; TCP connects in a thread of the loop's executor."""
+    if address.startswith("tcp://"):
+        made = await asyncio.to_thread(
+            _onecopy.connect, address, records=records, transport=transport
+        )
+    else:
+        made = _onecopy.connect(address, records=records, transport=transport)
+    return Connection(made)
+
+
+def listen(address: str, *, records: bool = False, backlog: int | None = None) -> Listener:
+    """Listens as onecopy.listen does."""
+    return Listener(_onecopy.listen(address, records=records, backlog=backlog))
+
+
+def pair(*, records: bool = False) -> tuple[Connection, Connection]:
+    """Two connections that are each other's peers."""
+    one, other = _onecopy.pair(records=records)
+    return Connection(one), Connection(other)

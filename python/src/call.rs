@@ -1,0 +1,92 @@
+//! How a call waits: without the GIL, and so that Ctrl-C ends it. What fails becomes an exception.
+
+use pyo3::exceptions::{PyOSError, PyTimeoutError, PyValueError};
+use pyo3::prelude::*;
+use rustix::io::Errno;
+use std::time::{Duration, Instant};
+
+/// The flag of one call that is not to wait, for sends and receives alike.
+pub const DONTWAIT: u32 = 1 << 16;
+
+/// Why a call failed: an errno, and what there is to say of it.
+pub struct Failure {
+    pub errno: i32,
+    pub text: String,
+}
+
+impl Failure {
+    /// Whether the call may work later, or was interrupted: EAGAIN, EINTR.
+    pub fn waits(&self) -> bool {
+        [Errno::AGAIN, Errno::INTR].iter().any(|errno| errno.raw_os_error() == self.errno)
+    }
+}
+
+impl From<onecopy::Error> for Failure {
+    fn from(error: onecopy::Error) -> Failure {
+        Failure { errno: error.raw_os_error(), text: error.to_string() }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure { errno: error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()), text: error.to_string() }
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Failure {
+        std::io::Error::from(errno).into()
+    }
+}
+
+impl From<Failure> for PyErr {
+    /// OSError, which Python makes the subclass that belongs to the errno.
+    fn from(failure: Failure) -> PyErr {
+        PyOSError::new_err((failure.errno, failure.text))
+    }
+}
+
+/// The exception for an error.
+pub fn failed(error: impl Into<Failure>) -> PyErr {
+    error.into().into()
+}
+
+/// Seconds, as Python gives a limit.
+pub fn limit(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let Some(seconds) = seconds else { return Ok(None) };
+    Duration::try_from_secs_f64(seconds)
+        .map(Some)
+        .map_err(|_| PyValueError::new_err("a timeout is a number of seconds, 0 or more, or None"))
+}
+
+/// Calls `attempt` without the GIL. A signal runs Python's handlers, which may raise, and else it is called again (PEP 475): `limit` is what
+/// the socket's own timeout is, so that a call ends within twice that time, however many signals come.
+pub fn waiting<R: Send>(
+    py: Python<'_>,
+    limit: Option<Duration>,
+    mut attempt: impl FnMut() -> Result<R, Failure> + Send,
+) -> PyResult<R> {
+    let (interrupted, again) = (Errno::INTR.raw_os_error(), Errno::AGAIN.raw_os_error());
+    let patient = limit != Some(Duration::ZERO);
+    let started = Instant::now();
+    loop {
+        let failure = match py.detach(&mut attempt) {
+            Ok(done) => return Ok(done),
+            Err(failure) => failure,
+        };
+        let late = limit.filter(|limit| patient && started.elapsed() >= *limit);
+        if failure.errno == interrupted {
+            py.check_signals()?;
+            if late.is_none() {
+                continue;
+            }
+        }
+        if late.is_some() && (failure.errno == again || failure.errno == interrupted) {
+            return Err(PyTimeoutError::new_err((
+                Errno::TIMEDOUT.raw_os_error(),
+                "timed out: the peer did nothing in the time of the socket's timeout",
+            )));
+        }
+        return Err(failure.into());
+    }
+}

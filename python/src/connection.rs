@@ -1,0 +1,444 @@
+//! A connection: streams and records over unix sockets, and streams over TCP.
+
+use onecopy::Policy;
+use onecopy::unix::{SeqPacket, Stream};
+use pyo3::exceptions::{PyBufferError, PyEOFError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+use rustix::io::Errno;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use crate::address::{Address, Options};
+use crate::call::{self, DONTWAIT, Failure, failed};
+use crate::loans::{Held, Loans};
+use crate::memory::Buffer;
+use crate::reservation::Reservation;
+use crate::tensor::{self, Tensor};
+use crate::transport::{Data, Transport};
+use crate::view::View;
+
+/// What a connection and its reservations share.
+pub struct Inner {
+    pub transport: Transport,
+    pub loans: Loans,
+    settings: Mutex<Settings>,
+}
+
+struct Settings {
+    timeout: Option<Duration>,
+    /// A reservation holds the sending side: a send of this connection would wait for ever.
+    reserved: bool,
+}
+
+impl Inner {
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub fn timeout(&self) -> Option<Duration> {
+        self.settings().timeout
+    }
+
+    pub fn set_reserved(&self, reserved: bool) {
+        self.settings().reserved = reserved;
+    }
+
+    fn receive(&self, py: Python<'_>, max: usize, flags: u32) -> PyResult<Held> {
+        self.receiving(py, flags, |dont_wait| self.transport.borrow(max, dont_wait)).map(Held::new)
+    }
+
+    /// Calls `attempt`, which is told whether it may wait. Who would wait while views are held may wait for ever: the peer's next bytes may need
+    /// the room. (A `for` loop holds the view before while it asks for the next one.) So the views are copied out where
+    /// nothing comes for a moment.
+    fn receiving<R: Send>(
+        &self,
+        py: Python<'_>,
+        flags: u32,
+        mut attempt: impl FnMut(bool) -> Result<R, Failure> + Send,
+    ) -> PyResult<R> {
+        let dont_wait = flags & DONTWAIT != 0;
+        let limit = self.timeout();
+        self.loans.relieve(self.transport.receive_capacity() / 2);
+        if self.loans.any() {
+            let patient = !dont_wait && limit != Some(Duration::ZERO);
+            let first = py.detach(|| match attempt(true) {
+                // The descriptor may be ready for what is no data.
+                Err(failure) if failure.waits() && patient && self.transport.readable_within(MOMENT) => {
+                    attempt(true)
+                }
+                done => done,
+            });
+            match first {
+                Err(failure) if failure.waits() => self.loans.relieve(0),
+                done => return Ok(done?),
+            }
+        }
+        call::waiting(py, limit, || attempt(dont_wait))
+    }
+}
+
+/// One end of a connection, from onecopy.connect, onecopy.pair or Listener.accept. Iterating yields a View for each record, or for what of a stream arrives, until its end (or a record of no bytes).
+#[pyclass(frozen, module = "onecopy", weakref)]
+pub struct Connection {
+    inner: Mutex<Option<Arc<Inner>>>,
+}
+
+fn closed() -> PyErr {
+    failed(Failure {
+        errno: Errno::BADF.raw_os_error(),
+        text: "the connection was closed by this program".to_owned(),
+    })
+}
+
+/// How long nothing may come before held views are copied out: longer than a peer needs that sends one record after the other.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// What was asked for is received in pieces of so many bytes, where a length may be a mistake.
+const ALL: usize = 1 << 20;
+
+impl Connection {
+    pub fn of(transport: Transport) -> Connection {
+        let settings = Mutex::new(Settings { timeout: None, reserved: false });
+        let inner = Inner { transport, loans: Loans::default(), settings };
+        Connection { inner: Mutex::new(Some(Arc::new(inner))) }
+    }
+
+    pub fn connect(
+        py: Python<'_>,
+        address: &str,
+        options: &Options<'_>,
+        timeout: Option<f64>,
+    ) -> PyResult<Connection> {
+        let limit = call::limit(timeout)?;
+        let transport = match Address::parse(address)? {
+            Address::Unix(name) => {
+                let config = options.config()?;
+                if options.records {
+                    call::waiting(py, None, || {
+                        Ok(Transport::Records(SeqPacket::connect_with(&name, &config)?))
+                    })?
+                } else {
+                    call::waiting(py, None, || Ok(Transport::Stream(Stream::connect_with(&name, &config)?)))?
+                }
+            }
+            Address::Tcp(host) => {
+                options.tcp()?;
+                call::waiting(py, limit, || Transport::tcp(tcp(host, limit)?))?
+            }
+        };
+        let connection = Connection::of(transport);
+        connection.set_limit(limit)?;
+        Ok(connection)
+    }
+
+    pub fn pair(options: &Options<'_>) -> PyResult<(Connection, Connection)> {
+        let config = options.config()?;
+        Ok(if options.records {
+            let (a, b) = SeqPacket::pair_with(&config).map_err(failed)?;
+            (Connection::of(Transport::Records(a)), Connection::of(Transport::Records(b)))
+        } else {
+            let (a, b) = Stream::pair_with(&config).map_err(failed)?;
+            (Connection::of(Transport::Stream(a)), Connection::of(Transport::Stream(b)))
+        })
+    }
+
+    fn place(&self) -> MutexGuard<'_, Option<Arc<Inner>>> {
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn inner(&self) -> PyResult<Arc<Inner>> {
+        self.place().clone().ok_or_else(closed)
+    }
+
+    /// What sends may use.
+    fn sender(&self) -> PyResult<Arc<Inner>> {
+        let inner = self.inner()?;
+        if inner.settings().reserved {
+            return Err(PyBufferError::new_err(
+                "a reservation is open: commit or cancel it before the next send",
+            ));
+        }
+        Ok(inner)
+    }
+
+    fn set_limit(&self, limit: Option<Duration>) -> PyResult<()> {
+        let inner = self.inner()?;
+        inner.transport.set_timeout(limit).map_err(failed)?;
+        inner.settings().timeout = limit;
+        Ok(())
+    }
+
+    /// Receives exactly so many bytes: where they lie, if they lie there in one piece and aligned, else into a buffer.
+    fn exactly(&self, py: Python<'_>, inner: &Inner, len: usize, item: usize, flags: u32) -> PyResult<Held> {
+        let first = inner.receive(py, len, flags)?;
+        if first.len == len && aligned(&first, item) {
+            return Ok(first);
+        }
+        if inner.transport.has_records() && first.len != len {
+            return Err(PyValueError::new_err(format!(
+                "the record has {} bytes, and the tensor {len}: it is lost",
+                first.len
+            )));
+        }
+        let mut bytes = vec![0; len];
+        let mut have = first.len;
+        first.copy_to(&mut bytes[..have]);
+        drop(first);
+        while have < len {
+            let rest = &mut bytes[have..];
+            let piece = rest.len().min(ALL);
+            let n =
+                call::waiting(py, inner.timeout(), || inner.transport.recv(&mut rest[..piece], false, true))?;
+            if n == 0 {
+                return Err(PyEOFError::new_err(format!(
+                    "the peer ended the stream after {have} of {len} bytes"
+                )));
+            }
+            have += n;
+        }
+        Ok(Held::new(Data::Own(bytes)))
+    }
+}
+
+/// Whether elements of so many bytes may lie there. (Complex numbers are two.)
+fn aligned(held: &Held, item: usize) -> bool {
+    let Some(region) = held.pin() else { return false };
+    held.unpin();
+    region.at.addr() % item.min(8) == 0
+}
+
+/// Connects to the first of the host's addresses that answers.
+fn tcp(host: &str, limit: Option<Duration>) -> Result<TcpStream, Failure> {
+    use std::net::ToSocketAddrs;
+    let Some(limit) = limit.filter(|limit| !limit.is_zero()) else { return Ok(TcpStream::connect(host)?) };
+    let mut last = Failure { errno: Errno::INVAL.raw_os_error(), text: format!("{host:?} has no address") };
+    for address in host.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, limit) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => {
+                let late = error.kind() == std::io::ErrorKind::TimedOut;
+                last = if late { Errno::TIMEDOUT.into() } else { error.into() };
+            }
+        }
+    }
+    Err(last)
+}
+
+#[pymethods]
+impl Connection {
+    /// Sends bytes of any contiguous buffer. Returns how many were sent: all of them, unless the timeout or a signal came. A record goes whole.
+    ///
+    /// flags: NTCOPY stores around the cache, for bytes that nobody here reads soon; DONTWAIT raises BlockingIOError where there is no room. No other thread may write
+    /// the buffer meanwhile.
+    #[pyo3(signature = (data, flags = 0))]
+    fn send(&self, py: Python<'_>, data: &Bound<'_, PyAny>, flags: u32) -> PyResult<usize> {
+        let inner = self.sender()?;
+        let buffer = Buffer::of(data)?;
+        let bytes = buffer.bytes();
+        call::waiting(py, inner.timeout(), || inner.transport.send(bytes, flags))
+    }
+
+    /// Sends all bytes of a buffer. After an error nothing says how many were sent, as with socket.sendall.
+    #[pyo3(signature = (data, flags = 0))]
+    fn sendall(&self, py: Python<'_>, data: &Bound<'_, PyAny>, flags: u32) -> PyResult<()> {
+        let inner = self.sender()?;
+        let buffer = Buffer::of(data)?;
+        let mut bytes = buffer.bytes();
+        loop {
+            let n = call::waiting(py, inner.timeout(), || inner.transport.send(bytes, flags))?;
+            bytes = &bytes[n..];
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// Receives at most n bytes, or the next record: one copy, into bytes. b"" is the end of the stream.
+    ///
+    /// With shape= and dtype= it receives a whole Tensor, in place where its bytes lie there in one piece and aligned, else as a copy, which stats() count.
+    /// EOFError where the stream ends before; OSError (EMSGSIZE) where a record is longer than n.
+    #[pyo3(signature = (n = None, flags = 0, *, shape = None, dtype = None))]
+    fn recv<'py>(
+        &self,
+        py: Python<'py>,
+        n: Option<usize>,
+        flags: u32,
+        shape: Option<Vec<i64>>,
+        dtype: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let inner = self.inner()?;
+        match (shape, dtype) {
+            (Some(shape), Some(dtype)) if n.is_none() => {
+                let (len, item) = tensor::size(&shape, dtype)?;
+                let held = self.exactly(py, &inner, len, item, flags)?;
+                let held = Arc::new(held);
+                inner.loans.add(&held);
+                Ok(Bound::new(py, Tensor::of(held, shape, dtype)?)?.into_any())
+            }
+            (None, None) => {
+                let held = inner.receive(py, n.unwrap_or_else(|| inner.transport.max_record()), flags)?;
+                let bytes = PyBytes::new_with(py, held.len, |bytes| {
+                    held.copy_to(bytes);
+                    Ok(())
+                })?;
+                Ok(bytes.into_any())
+            }
+            _ => Err(PyTypeError::new_err("recv takes a number of bytes, or both shape= and dtype=")),
+        }
+    }
+
+    /// Receives into a writable buffer: one copy. Returns how many bytes came; 0 is the end of the stream.
+    #[pyo3(signature = (buffer, flags = 0))]
+    fn recv_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, flags: u32) -> PyResult<usize> {
+        let inner = self.inner()?;
+        let mut buffer = Buffer::writable(buffer)?;
+        let bytes = buffer.bytes_mut();
+        inner.receiving(py, flags, |dont_wait| inner.transport.recv(bytes, dont_wait, false))
+    }
+
+    /// Receives at most n bytes, or the next record, without a copy. The sender gets the room back when the View, and all that look at it, are gone, in order.
+    ///
+    /// A receive copies out the views that nothing looks at, if more than half of the ring is held, or if it has to wait longer than a moment. What a
+    /// memoryview, an array or a tensor looks at can't be moved: who keeps one for long copies it, or else the peer waits for room once the ring is full.
+    #[pyo3(signature = (n = None, flags = 0))]
+    fn recv_borrowed(&self, py: Python<'_>, n: Option<usize>, flags: u32) -> PyResult<View> {
+        let inner = self.inner()?;
+        let held = Arc::new(inner.receive(py, n.unwrap_or_else(|| inner.transport.max_record()), flags)?);
+        inner.loans.add(&held);
+        Ok(View::of(held))
+    }
+
+    /// Waits for n bytes of room where the peer will read them. A stream may give less: len() says. Until it is committed or cancelled, other sends raise BufferError.
+    fn reserve(&self, py: Python<'_>, n: usize) -> PyResult<Reservation> {
+        let inner = self.sender()?;
+        inner.set_reserved(true);
+        Reservation::of(py, inner, n)
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<View>> {
+        let view = self.recv_borrowed(py, None, 0)?;
+        Ok((view.held.len > 0).then_some(view))
+    }
+
+    /// The time in seconds that each call may wait; None is for ever, 0 not at all.
+    fn settimeout(&self, timeout: Option<f64>) -> PyResult<()> {
+        self.set_limit(call::limit(timeout)?)
+    }
+
+    /// The time in seconds that each call may wait; None is for ever.
+    fn gettimeout(&self) -> PyResult<Option<f64>> {
+        Ok(self.inner()?.timeout().map(|limit| limit.as_secs_f64()))
+    }
+
+    /// Ends sending ("write"), receiving ("read") or "both".
+    #[pyo3(signature = (how = "both"))]
+    fn shutdown(&self, how: &str) -> PyResult<()> {
+        let how = match how {
+            "read" => Shutdown::Read,
+            "write" => Shutdown::Write,
+            "both" => Shutdown::Both,
+            _ => return Err(PyValueError::new_err("how is \"read\", \"write\" or \"both\"")),
+        };
+        self.inner()?.transport.shutdown(how).map_err(failed)
+    }
+
+    /// The readiness descriptor, for select, poll and asyncio; -1 once closed. Nothing may be read from it.
+    fn fileno(&self) -> i32 {
+        self.place().as_ref().map_or(-1, |inner| inner.transport.fd().as_raw_fd())
+    }
+
+    /// Closes the connection. Views of it stay valid.
+    fn close(&self) {
+        let inner = self.place().take();
+        drop(inner);
+    }
+
+    /// Whether close was called.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.place().is_none()
+    }
+
+    /// Whether each send is a record of its own.
+    #[getter]
+    fn records(&self) -> PyResult<bool> {
+        Ok(self.inner()?.transport.has_records())
+    }
+
+    /// Which way the bytes go at this moment: "shared memory", "kernel", or both by direction.
+    #[getter]
+    fn path(&self) -> PyResult<&'static str> {
+        Ok(self.inner()?.transport.path())
+    }
+
+    /// CPU copies per byte that this end has sent or received, in user space and by the kernel for it; None before the first byte.
+    #[getter]
+    fn copies_per_byte(&self) -> PyResult<Option<f64>> {
+        let stats = self.inner()?.transport.stats();
+        let of = |name| stats.iter().find(|(known, _)| *known == name).map_or(0, |(_, n)| *n);
+        let moved = of("sent").saturating_add(of("received"));
+        let copied =
+            of("user_copied_in").saturating_add(of("user_copied_out")).saturating_add(of("kernel_copied"));
+        Ok((moved > 0).then(|| copied as f64 / moved as f64))
+    }
+
+    /// Which stores a send copies with: "auto", "cached" or "nt"; "kernel" where the kernel copies.
+    #[getter]
+    fn policy(&self) -> PyResult<&'static str> {
+        Ok(match self.inner()?.transport.policy() {
+            Some(Policy::Cached) => "cached",
+            Some(Policy::NonTemporal) => "nt",
+            Some(_) => "auto",
+            None => "kernel",
+        })
+    }
+
+    #[setter]
+    fn set_policy(&self, policy: &str) -> PyResult<()> {
+        let policy = match policy {
+            "cached" => Policy::Cached,
+            "nt" => Policy::NonTemporal,
+            "auto" => Policy::Auto,
+            _ => return Err(PyValueError::new_err("policy is \"auto\", \"cached\" or \"nt\"")),
+        };
+        self.inner()?.transport.set_policy(policy).map_err(failed)
+    }
+
+    /// All counters, by name. Bytes are bytes of payload.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let inner = self.inner()?;
+        let stats = PyDict::new(py);
+        for (name, count) in inner.transport.stats() {
+            stats.set_item(name, count)?;
+        }
+        stats.set_item("views_copied_out", inner.loans.moved_out())?;
+        Ok(stats)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
+        self.close();
+    }
+
+    fn __repr__(&self) -> String {
+        match self.inner() {
+            Ok(inner) => {
+                let kind = if inner.transport.has_records() { "records" } else { "a stream" };
+                format!("<onecopy.Connection of {kind}, fd {}, {}>", self.fileno(), inner.transport.path())
+            }
+            Err(_) => "<onecopy.Connection, closed>".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The Python package `onecopy`: what Python holds of the sockets. `onecopy/__init__.py` beside it is what programs import.
+
+use pyo3::prelude::*;
+
+mod address;
+mod call;
+mod connection;
+mod dlpack;
+mod listener;
+mod loans;
+mod memory;
+mod reservation;
+mod tensor;
+mod transport;
+mod view;
+
+/// What `onecopy` is made of.
+#[pymodule(gil_used = false)]
+mod _onecopy {
+    use super::*;
+
+    #[pymodule_export]
+    use crate::connection::Connection;
+    #[pymodule_export]
+    use crate::listener::Listener;
+    #[pymodule_export]
+    use crate::reservation::Reservation;
+    #[pymodule_export]
+    use crate::tensor::Tensor;
+    #[pymodule_export]
+    use crate::view::View;
+
+    #[pymodule_export]
+    const NTCOPY: u32 = onecopy::SendFlags::NTCOPY.bits();
+    #[pymodule_export]
+    const DONTWAIT: u32 = crate::call::DONTWAIT;
+
+    /// Connects to "unix:/path", "unix:@abstract" or "tcp://host:port".
+    ///
+    /// records=True makes a seqpacket socket, whose sends arrive one by one; transport="kernel" keeps to the kernel's socket; timeout is in
+    /// seconds, of the connection's every call. OSError's subclasses say what failed: FileNotFoundError, ConnectionRefusedError and so on.
+    #[pyfunction]
+    #[pyo3(signature = (address, *, records = false, timeout = None, transport = "auto", receive_buffer = None, send_buffer = None))]
+    fn connect(
+        py: Python<'_>,
+        address: &str,
+        records: bool,
+        timeout: Option<f64>,
+        transport: &str,
+        receive_buffer: Option<usize>,
+        send_buffer: Option<usize>,
+    ) -> PyResult<Connection> {
+        let options = address::Options { records, transport, receive_buffer, send_buffer };
+        Connection::connect(py, address, &options, timeout)
+    }
+
+    /// Listens at "unix:/path", "unix:@abstract" or "tcp://host:port" (port 0: a free one, see Listener.address).
+    ///
+    /// A path's file stays when the listener is closed, as with socket.socket: the program that made it removes it.
+    #[pyfunction]
+    #[pyo3(signature = (address, *, records = false, backlog = None, transport = "auto", receive_buffer = None, send_buffer = None))]
+    fn listen(
+        address: &str,
+        records: bool,
+        backlog: Option<u32>,
+        transport: &str,
+        receive_buffer: Option<usize>,
+        send_buffer: Option<usize>,
+    ) -> PyResult<Listener> {
+        let options = address::Options { records, transport, receive_buffer, send_buffer };
+        Listener::bind(address, &options, backlog)
+    }
+
+    /// Two connections that are each other's peers, as socket.socketpair makes.
+    #[pyfunction]
+    #[pyo3(signature = (*, records = false, transport = "auto", receive_buffer = None, send_buffer = None))]
+    fn pair(
+        records: bool,
+        transport: &str,
+        receive_buffer: Option<usize>,
+        send_buffer: Option<usize>,
+    ) -> PyResult<(Connection, Connection)> {
+        Connection::pair(&address::Options { records, transport, receive_buffer, send_buffer })
+    }
+}

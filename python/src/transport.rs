@@ -1,0 +1,224 @@
+//! The sockets behind a connection, under one set of calls.
+
+use onecopy::unix::{SeqPacket, Slot, Stream, View};
+use onecopy::{Reader, ReceivedFlags, RecvFlags, SendFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::call::{DONTWAIT, Failure};
+
+/// A socket.
+pub enum Transport {
+    Stream(Stream),
+    Records(SeqPacket),
+    /// The kernel's TCP, and what it has moved.
+    Tcp(TcpStream, Mutex<Moved>),
+}
+
+/// Bytes that kernel TCP has moved. It copies each once.
+#[derive(Clone, Copy, Default)]
+pub struct Moved {
+    pub sent: u64,
+    pub received: u64,
+}
+
+/// What was received, where it lies.
+pub enum Data {
+    Place(View),
+    Own(Vec<u8>),
+}
+
+/// The most that one borrow of kernel TCP takes, in bytes: there a borrow is a buffer of its own.
+const PIECE: usize = 256 << 10;
+
+type Result<T> = std::result::Result<T, Failure>;
+
+/// Calls the same method of both unix sockets.
+macro_rules! both {
+    ($self:expr, $socket:ident => $call:expr, tcp $tcp:ident => $other:expr) => {
+        match $self {
+            Transport::Stream($socket) => $call,
+            Transport::Records($socket) => $call,
+            Transport::Tcp($tcp, _) => $other,
+        }
+    };
+}
+
+impl Transport {
+    pub fn tcp(stream: TcpStream) -> Result<Transport> {
+        stream.set_nodelay(true)?;
+        Ok(Transport::Tcp(stream, Mutex::default()))
+    }
+
+    pub fn has_records(&self) -> bool {
+        matches!(self, Transport::Records(_))
+    }
+
+    fn moved(&self, count: impl FnOnce(&mut Moved)) {
+        if let Transport::Tcp(_, moved) = self {
+            count(&mut moved.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        }
+    }
+
+    pub fn send(&self, bytes: &[u8], flags: u32) -> Result<usize> {
+        let mut own = SendFlags::from_bits_truncate(flags & !DONTWAIT);
+        own.set(SendFlags::DONTWAIT, flags & DONTWAIT != 0);
+        let sent = both!(self, socket => socket.send_with_flags(bytes, own)?, tcp stream => {
+            let mut kernel = rustix::net::SendFlags::NOSIGNAL;
+            kernel.set(rustix::net::SendFlags::DONTWAIT, flags & DONTWAIT != 0);
+            rustix::net::send(stream, bytes, kernel)?
+        });
+        self.moved(|moved| moved.sent += sent as u64);
+        Ok(sent)
+    }
+
+    /// Receives into `buffer`. Of a record that is longer, the rest is lost, which is an error.
+    pub fn recv(&self, buffer: &mut [u8], dont_wait: bool, all: bool) -> Result<usize> {
+        let mut flags = RecvFlags::empty();
+        flags.set(RecvFlags::DONTWAIT, dont_wait);
+        let received = match self {
+            Transport::Stream(socket) => {
+                flags.set(RecvFlags::WAITALL, all);
+                socket.recv_with_flags(buffer, flags)?
+            }
+            Transport::Records(socket) => {
+                let record = socket.recv_record_with_flags(buffer, flags)?;
+                whole(record.flags)?;
+                record.len
+            }
+            Transport::Tcp(stream, _) => {
+                let mut kernel = rustix::net::RecvFlags::empty();
+                kernel.set(rustix::net::RecvFlags::DONTWAIT, dont_wait);
+                kernel.set(rustix::net::RecvFlags::WAITALL, all);
+                rustix::net::recv(stream, buffer, kernel)?.0
+            }
+        };
+        self.moved(|moved| moved.received += received as u64);
+        Ok(received)
+    }
+
+    pub fn borrow(&self, max: usize, dont_wait: bool) -> Result<Data> {
+        let mut flags = RecvFlags::empty();
+        flags.set(RecvFlags::DONTWAIT, dont_wait);
+        match self {
+            Transport::Stream(socket) => Ok(Data::Place(socket.recv_borrowed_with_flags(max, flags)?)),
+            Transport::Records(socket) => {
+                let (view, flags) = socket.recv_borrowed_with_flags(max, flags)?;
+                whole(flags)?;
+                Ok(Data::Place(view))
+            }
+            Transport::Tcp(..) => {
+                let mut bytes = vec![0; max.min(PIECE)];
+                let received = self.recv(&mut bytes, dont_wait, false)?;
+                bytes.truncate(received);
+                bytes.shrink_to_fit();
+                Ok(Data::Own(bytes))
+            }
+        }
+    }
+
+    /// Room in the peer's buffer; None of kernel TCP, which has none.
+    pub fn reserve(&self, len: usize) -> Result<Option<Slot<'_>>> {
+        Ok(match self {
+            Transport::Stream(socket) => Some(socket.reserve(len)?),
+            Transport::Records(socket) => Some(socket.reserve(len)?),
+            Transport::Tcp(..) => None,
+        })
+    }
+
+    /// Bytes of what is to be received at most in one record.
+    pub fn max_record(&self) -> usize {
+        match self {
+            Transport::Records(socket) => socket.max_record().max(socket.capacity().1),
+            _ => PIECE,
+        }
+    }
+
+    /// Bytes that the ring holds which the peer sends through; 0 without one.
+    pub fn receive_capacity(&self) -> usize {
+        both!(self, socket => socket.capacity().1, tcp _stream => 0)
+    }
+
+    /// Whether there is something to receive before so much time has passed, or a signal came.
+    pub fn readable_within(&self, limit: Duration) -> bool {
+        let fd = self.fd();
+        let limit = Timespec::try_from(limit).ok();
+        !matches!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], limit.as_ref()), Ok(0))
+    }
+
+    pub fn set_timeout(&self, limit: Option<Duration>) -> Result<()> {
+        let nonblocking = limit == Some(Duration::ZERO);
+        let limit = limit.filter(|limit| !limit.is_zero());
+        both!(self, socket => {
+            socket.set_nonblocking(nonblocking)?;
+            socket.set_read_timeout(limit)?;
+            socket.set_write_timeout(limit)?;
+        }, tcp stream => {
+            stream.set_nonblocking(nonblocking)?;
+            stream.set_read_timeout(limit)?;
+            stream.set_write_timeout(limit)?;
+        });
+        Ok(())
+    }
+
+    pub fn shutdown(&self, how: Shutdown) -> Result<()> {
+        both!(self, socket => socket.shutdown(how)?, tcp stream => stream.shutdown(how)?);
+        Ok(())
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        both!(self, socket => socket.as_fd(), tcp stream => stream.as_fd())
+    }
+
+    pub fn path(&self) -> &'static str {
+        both!(self, socket => {
+            let path = socket.path();
+            match (path.is_shared_memory(), path.send == path.receive) {
+                (true, _) => "shared memory",
+                (false, true) => "kernel",
+                (false, false) => "kernel and shared memory",
+            }
+        }, tcp _stream => "kernel")
+    }
+
+    pub fn policy(&self) -> Option<onecopy::Policy> {
+        both!(self, socket => Some(socket.policy()), tcp _stream => None)
+    }
+
+    pub fn set_policy(&self, policy: onecopy::Policy) -> Result<()> {
+        both!(self, socket => {
+            socket.set_policy(policy);
+            socket.set_reader(Reader::default());
+            Ok(())
+        }, tcp _stream => Err(Failure {
+            errno: Errno::OPNOTSUPP.raw_os_error(),
+            text: "the kernel copies what goes over its TCP: no policy of ours applies".to_owned(),
+        }))
+    }
+
+    pub fn stats(&self) -> Vec<(&'static str, u64)> {
+        match self {
+            Transport::Stream(socket) => socket.stats().named().collect(),
+            Transport::Records(socket) => socket.stats().named().collect(),
+            Transport::Tcp(_, moved) => {
+                let moved = *moved.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let copied = moved.sent + moved.received;
+                vec![("sent", moved.sent), ("received", moved.received), ("kernel_copied", copied)]
+            }
+        }
+    }
+}
+
+fn whole(flags: ReceivedFlags) -> Result<()> {
+    if flags.contains(ReceivedFlags::TRUNC) {
+        return Err(Failure {
+            errno: Errno::MSGSIZE.raw_os_error(),
+            text: "the record was longer than what was asked for, and is lost: ask for more bytes".to_owned(),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+"""Views and tensors: in place, read-only, and never under the feet of who holds them."""
+
+import gc
+import threading
+
+import pytest
+
+import onecopy
+
+PATTERN = bytes(range(256)) * 64
+
+
+def test_a_view_is_read_only_and_in_place() -> None:
+    one, other = onecopy.pair()
+    one.send(b"in place")
+    view = other.recv_borrowed()
+    assert view.in_place and len(view) == 8 and view
+    with memoryview(view) as memory:
+        assert memory.readonly and bytes(memory) == b"in place"
+        with pytest.raises(TypeError):
+            memory[0] = 1
+        with pytest.raises(BufferError, match="still looks"):
+            view.release()
+    assert other.stats()["user_copied_out"] == 0
+    with pytest.raises(BufferError):
+        other.recv_into(view)
+    view.release()
+    with pytest.raises(ValueError, match="released"):
+        bytes(view)
+    with pytest.raises(ValueError, match="released"):
+        memoryview(view)
+
+
+def test_memory_stays_until_the_last_who_looks_is_gone() -> None:
+    one, other = onecopy.pair()
+    one.send(PATTERN)
+    memory = memoryview(other.recv_borrowed())[1000:2000]
+    one.close()
+    other.close()
+    del one, other
+    gc.collect()
+    assert bytes(memory) == PATTERN[1000:2000]
+
+
+def test_views_that_nothing_looks_at_are_copied_out_before_the_peer_has_to_wait() -> None:
+    one, other = onecopy.pair()
+    one.settimeout(10)
+    kept = []
+    for turn in range(200):  # many times what the ring holds
+        one.sendall(PATTERN[turn:])
+        kept.append(other.recv_borrowed())
+    assert all(bytes(view) == PATTERN[turn:] for turn, view in enumerate(kept))
+    assert other.stats()["views_copied_out"] > 0
+    assert not kept[0].in_place
+
+
+def test_a_view_in_hand_does_not_stop_a_peer_that_needs_all_room() -> None:
+    one, other = onecopy.pair(receive_buffer=4096, send_buffer=4096)
+    one.send(b"small")
+    held = other.recv_borrowed()
+
+    def fill() -> None:
+        for _ in range(2):  # the second one, at the latest, needs the room that is held
+            with one.reserve(1 << 20):
+                pass
+        one.shutdown("write")
+
+    sender = threading.Thread(target=fill)
+    sender.start()
+    other.settimeout(20)
+    count = sum(len(view) for view in other)
+    sender.join()
+    assert count > 4096 and bytes(held) == b"small" and not held.in_place
+
+
+def test_what_is_looked_at_keeps_its_address() -> None:
+    one, other = onecopy.pair(records=True)
+    one.send(PATTERN)
+    memory = memoryview(other.recv_borrowed())
+    one.settimeout(0)
+    later = []
+    with pytest.raises(BlockingIOError):  # what is looked at can't be moved, so the ring fills up
+        while True:
+            one.send(PATTERN)
+            later.append(other.recv_borrowed())
+    assert bytes(memory) == PATTERN
+    assert all(bytes(view) == PATTERN for view in later)
+    del memory
+    one.send(PATTERN)  # there is room again
+    assert bytes(other.recv_borrowed()) == PATTERN
+
+
+def test_what_wraps_is_one_buffer() -> None:
+    one, other = onecopy.pair(receive_buffer=4096, send_buffer=4096)
+    places = set()
+    for turn in range(40):
+        one.send(PATTERN[turn : turn + 3000])
+        view = other.recv_borrowed()
+        places.add(view.in_place)
+        assert bytes(memoryview(view)) == PATTERN[turn : turn + len(view)]
+        rest = 3000 - len(view)
+        while rest:
+            rest -= len(other.recv(rest))
+    assert places == {True, False}
+    assert other.stats()["user_copied_out"] > 0
+
+
+def test_a_tensor_says_what_it_is() -> None:
+    one, other = onecopy.pair(records=True)
+    one.send(PATTERN)
+    tensor = other.recv(shape=(64, 64), dtype="float32")
+    assert tensor.shape == (64, 64) and tensor.dtype == "float32" and tensor.nbytes == 1 << 14
+    assert tensor.in_place and bytes(tensor.view) == PATTERN
+    assert tensor.__dlpack_device__() == (1, 0)
+    capsule = tensor.__dlpack__(max_version=(1, 0))
+    assert "dltensor_versioned" in repr(capsule)
+    with pytest.raises(BufferError, match="still looks"):
+        tensor.view.release()
+    del capsule  # nobody took it: it frees itself
+    tensor.view.release()
+    with pytest.raises(ValueError, match="released"):
+        tensor.__dlpack__(max_version=(1, 0))
+
+
+def test_wrong_tensors_are_refused() -> None:
+    one, other = onecopy.pair(records=True)
+    one.send(PATTERN)
+    with pytest.raises(TypeError, match="no type of tensors"):
+        other.recv(shape=(1,), dtype="string")
+    with pytest.raises(ValueError, match="no shape"):
+        other.recv(shape=(-1,), dtype="int8")
+    with pytest.raises(ValueError, match="no shape"):
+        other.recv(shape=(1 << 40, 1 << 40), dtype="int8")
+    with pytest.raises(TypeError, match="both"):
+        other.recv(shape=(1,))  # type: ignore[call-overload]
+    tensor = other.recv(shape=(len(PATTERN),), dtype="uint8")  # none of these took it
+    for wrong in ({}, {"max_version": (0, 8)}, {"max_version": (1, 0), "copy": True}):
+        with pytest.raises(BufferError):
+            tensor.__dlpack__(**wrong)
+    with pytest.raises(BufferError, match="CPU"):
+        tensor.__dlpack__(max_version=(1, 0), dl_device=(2, 0))
+    one.send(b"12")
+    with pytest.raises(ValueError, match="2 bytes"):
+        other.recv(shape=(1,), dtype="int32")
+    one.send(b"12345678")
+    with pytest.raises(OSError, match="longer"):
+        other.recv(shape=(1,), dtype="int32")
+
+
+def test_a_tensor_of_a_stream_is_whole() -> None:
+    one, other = onecopy.pair()
+    one.send(PATTERN[:100])
+    one.send(PATTERN[100:])
+    one.send(b"x" + PATTERN[:80])
+    one.shutdown("write")
+    first = other.recv(shape=(len(PATTERN) // 8,), dtype="int64")
+    assert bytes(first.view) == PATTERN
+    assert other.recv(1) == b"x"
+    odd = other.recv(shape=(10,), dtype="float64")  # not aligned: a copy
+    assert not odd.in_place and bytes(odd.view) == PATTERN[:80]
+    with pytest.raises(EOFError, match="0 of 4"):
+        other.recv(shape=(1,), dtype="int32")
+
+
+def test_numpy_takes_it_without_a_copy() -> None:
+    numpy = pytest.importorskip("numpy", minversion="2.1", reason="numpy 2.1 is not installed")
+    one, other = onecopy.pair(records=True)
+    sent = numpy.arange(1024, dtype="float32").reshape(32, 32)
+    one.send(sent)
+    tensor = other.recv(shape=sent.shape, dtype=sent.dtype)
+    array = numpy.from_dlpack(tensor)
+    assert (array == sent).all() and not array.flags.writeable and array.dtype == sent.dtype
+    same = numpy.frombuffer(tensor.view, dtype="float32")
+    assert same.__array_interface__["data"][0] == array.__array_interface__["data"][0]
+    with pytest.raises(ValueError):
+        array[0, 0] = 1
+    with pytest.raises(BufferError, match="still looks"):
+        tensor.view.release()
+    del array, same
+    gc.collect()
+    tensor.view.release()
+    assert other.stats()["user_copied_out"] == 0
+
+
+def test_torch_takes_it_without_a_copy() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    one, other = onecopy.pair(records=True)
+    sent = torch.arange(1024, dtype=torch.float16).reshape(32, 32)
+    one.send(sent.numpy())
+    tensor = other.recv(shape=sent.shape, dtype=sent.dtype)
+    taken = torch.from_dlpack(tensor)
+    assert torch.equal(taken, sent)
+    assert other.stats()["user_copied_out"] == 0

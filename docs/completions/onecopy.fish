@@ -46,6 +46,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l addr -d 'The s
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l gateway -d 'Where the stack\'s packets for other networks go' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l mtu -d 'Bytes of the TAP\'s longest packet, 68 to 65521; left out, what the device has (a new one: 1500)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l kernel-addr -d 'Give the kernel\'s side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l config -d 'Take flags from a TOML file: keys are the names of flags without their dashes (`cache = "1G"`, `stats = true`). What is given here wins over it. Read again at SIGHUP: log-level, access-log, idle-timeout, head-timeout, send-timeout and grace change at once, and of what else changed it is told that it needs a restart' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l access-log -d 'Write a line for each request that was answered: to FILE, `journal` (systemd\'s) or `-` (standard output). A line that the disk is too slow for is left out, and counted (`log_dropped`): no request waits. SIGHUP opens FILE anew' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l access-log-format -d 'With --access-log: the form of its lines' -r -f -a "combined\t'As Apache and nginx have it, and behind that seconds, way and copies'
 json\t'An object for each request'"
@@ -86,6 +87,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l addr -d 'The s
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l gateway -d 'Where the stack\'s packets for other networks go' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l mtu -d 'Bytes of the TAP\'s longest packet, 68 to 65521; left out, what the device has (a new one: 1500)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l kernel-addr -d 'Give the kernel\'s side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l config -d 'Take flags from a TOML file: keys are the names of flags without their dashes (`cache = "1G"`, `stats = true`). What is given here wins over it. Read again at SIGHUP: log-level, access-log, idle-timeout, head-timeout, send-timeout and grace change at once, and of what else changed it is told that it needs a restart' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l access-log -d 'Write a line for each request that was answered: to FILE, `journal` (systemd\'s) or `-` (standard output). A line that the disk is too slow for is left out, and counted (`log_dropped`): no request waits. SIGHUP opens FILE anew' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l access-log-format -d 'With --access-log: the form of its lines' -r -f -a "combined\t'As Apache and nginx have it, and behind that seconds, way and copies'
 json\t'An object for each request'"

@@ -6,6 +6,7 @@
 use std::process::ExitCode;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
+use operate::config::Given;
 
 #[macro_use]
 mod terminal; // first: `tell!`
@@ -94,7 +95,20 @@ enum Command {
 fn main() -> ExitCode {
     terminal::end_quietly_without_reader();
     let color = terminal::color_asked(std::env::args_os());
-    let cli = Cli::command().color(color).get_matches();
+    let program = Cli::command().color(color);
+    let args = match Given::read(std::env::args_os().collect(), &program) {
+        Ok(args) => args,
+        Err(error) => {
+            tell!("{}", failure::line(&error));
+            return ExitCode::from(2);
+        }
+    };
+    let cli = program.try_get_matches_from(&args.all).unwrap_or_else(|error| {
+        if let Some(place) = args.place(&error) {
+            tell!("onecopy: {place}:");
+        }
+        error.exit()
+    });
     let command = cli.subcommand_name().unwrap_or_default().to_owned();
     let cli = Cli::from_arg_matches(&cli).unwrap_or_else(|error| error.exit());
     terminal::set_color(cli.color);

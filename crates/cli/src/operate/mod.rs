@@ -1,14 +1,22 @@
 //! What who runs `serve` or `proxy` for others needs of them: what they say, and to whom.
 
 pub mod access;
+pub mod again;
+pub mod config;
 pub mod says;
 
-use access::{AccessLog, Destination, Format, Setup};
+use access::{Destination, Format, Setup};
 use says::Level;
+use std::path::PathBuf;
 
 /// Flags that both programs have.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Flags {
+    /// Take flags from a TOML file: keys are the names of flags without their dashes (`cache = "1G"`, `stats = true`). What is given
+    /// here wins over it. Read again at SIGHUP: log-level, access-log, idle-timeout, head-timeout, send-timeout and grace change at
+    /// once, and of what else changed it is told that it needs a restart
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Write a line for each request that was answered: to FILE, `journal` (systemd's) or `-` (standard output). A line that the
     /// disk is too slow for is left out, and counted (`log_dropped`): no request waits. SIGHUP opens FILE anew
     #[arg(long, value_name = "FILE|journal|-")]
@@ -30,15 +38,6 @@ impl Flags {
 
     /// Whether SIGHUP has something to open or to read again; otherwise it asks a program to stop.
     pub fn outlives_hang_up(&self) -> bool {
-        matches!(self.access_log, Some(Destination::File(_)))
-    }
-}
-
-/// Opens again what a rotation may have moved away. On another thread than the clients': the writer of the log may have much to
-/// write before.
-pub async fn reopen(log: &AccessLog, setup: Option<Setup>) {
-    if let Some(setup) = setup {
-        let log = log.clone();
-        let _ = tokio::task::spawn_blocking(move || log.again(setup)).await;
+        self.config.is_some() || matches!(self.access_log, Some(Destination::File(_)))
     }
 }

@@ -11,6 +11,7 @@ use tracing_subscriber::fmt::{self, FmtContext, FormatEvent, FormatFields, MakeW
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, reload};
 
 use crate::failure::Usage;
 
@@ -38,26 +39,36 @@ impl From<Level> for LevelFilter {
     }
 }
 
-/// Has `tracing` write to standard error from now on.
-///
-/// # Errors
-///
-/// ONECOPY_LOG names no level.
-pub fn start(asked: Option<Level>) -> anyhow::Result<()> {
-    let level =
-        match (asked, std::env::var("ONECOPY_LOG")) {
+/// What decides how much is said.
+#[derive(Debug)]
+pub struct Says(reload::Handle<LevelFilter, Registry>);
+
+impl Says {
+    /// Has `tracing` write to standard error from now on.
+    ///
+    /// # Errors
+    ///
+    /// ONECOPY_LOG names no level.
+    pub fn start(asked: Option<Level>) -> anyhow::Result<Says> {
+        let level = match (asked, std::env::var("ONECOPY_LOG")) {
             (Some(level), _) => Some(level),
             (None, Ok(text)) if !text.is_empty() => Some(Level::from_str(&text, true).map_err(|_| {
                 Usage(format!("ONECOPY_LOG is {text:?}: it may be error, warn, info or debug"))
             })?),
             (None, _) => None,
         };
-    let filter = LevelFilter::from(level.unwrap_or(Level::Info));
-    let form = Form { stamps: level.is_some(), journal: is_journal() };
-    let lines = fmt::layer().with_ansi(false).event_format(form).with_writer(Tolerant);
-    // A second one in a process would be a test's.
-    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
-    Ok(())
+        let (filter, handle) = reload::Layer::new(LevelFilter::from(level.unwrap_or(Level::Info)));
+        let form = Form { stamps: level.is_some(), journal: is_journal() };
+        let lines = fmt::layer().with_ansi(false).event_format(form).with_writer(Tolerant);
+        // A second one in a process would be a test's.
+        let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+        Ok(Says(handle))
+    }
+
+    /// Says so much from now on; whether lines have times stays.
+    pub fn set(&self, level: Option<Level>) {
+        let _ = self.0.reload(LevelFilter::from(level.unwrap_or(Level::Info))); // its subscriber lives as long as the program
+    }
 }
 
 /// How a line looks.

@@ -46,7 +46,7 @@ pub async fn serve(proxy: &Proxy, tcp: Tcp, ip: IpAddr) {
     let Some(identity) = &proxy.identity else { return requests(proxy, &mut Peer::Plain(tcp), ip).await };
     let mut stop = proxy.stop.clone();
     let accepted = tokio::select! {
-        accepted = within(proxy.head_timeout, Session::accept(tcp, identity.settings())) => accepted,
+        accepted = within(proxy.times().head, Session::accept(tcp, identity.settings())) => accepted,
         // Like a client without a request: nothing is in flight yet.
         _ = stop.wait_for(|stop| *stop) => return,
     };
@@ -103,9 +103,9 @@ async fn next_request(proxy: &Proxy, peer: &mut Peer, inbox: &mut Vec<u8>) -> Re
     // A head can only have become whole, or wrong, where a line ended: a client that drips bytes must not make
     // the whole head be read again for each.
     let mut parse = !inbox.is_empty();
-    let mut deadline = Instant::now() + proxy.head_timeout;
+    let mut deadline = Instant::now() + proxy.times().head;
     // Absolute: bytes that are not yet a whole TLS record bring nothing into the inbox, however often they come.
-    let (mut idle, mut begun) = (Instant::now() + proxy.idle_timeout, false);
+    let (mut idle, mut begun) = (Instant::now() + proxy.times().idle, false);
     loop {
         // Nothing below need ever wait for who sends fast enough, and others want their turn.
         tokio::task::consume_budget().await;
@@ -131,7 +131,7 @@ async fn next_request(proxy: &Proxy, peer: &mut Peer, inbox: &mut Vec<u8>) -> Re
                         }
                         _ = stop.wait_for(|stop| *stop) => return Ok(None),
                     }
-                    deadline = Instant::now() + proxy.head_timeout;
+                    deadline = Instant::now() + proxy.times().head;
                     if !std::mem::replace(&mut begun, true) {
                         idle = idle.max(deadline);
                     }
@@ -252,7 +252,7 @@ async fn exchange(
             heads.to_backend.truncate(end);
             heads.to_backend.extend_from_slice(b"Connection: close\r\n\r\n");
         }
-        match direct.lend(&heads.to_backend, tcp, proxy.patience, counters).await? {
+        match direct.lend(&heads.to_backend, tcp, proxy.patience(), counters).await? {
             Lent::Done => return Ok(if keep { Next::Request } else { Next::Close }),
             Lent::Back => client.keep = keep,
             Lent::Never => {}
@@ -267,7 +267,7 @@ async fn exchange(
     {
         *status = Some(reply.status);
         counters.lent_again = 1;
-        let passed = proxy.sender.pass(&kept.loan, &heads.to_client, tcp, proxy.patience, counters).await;
+        let passed = proxy.sender.pass(&kept.loan, &heads.to_client, tcp, proxy.patience(), counters).await;
         counters.told(Some(kept.loan.reader()), counters.body_bytes);
         passed?;
         return Ok(if client.keep { Next::Request } else { Next::Close });
@@ -282,7 +282,7 @@ async fn exchange(
         let asked = Asked { client: ip, secure, reader: lease.line.reader(), lent: takes };
         rewrite::request(&mut heads.to_backend, request, asked);
         let new = !lease.used;
-        match lease.line.ask(&heads.to_backend, new, client, &mut heads.to_client, proxy.patience).await {
+        match lease.line.ask(&heads.to_backend, new, client, &mut heads.to_client, proxy.patience()).await {
             Ok(Reply { lent: Some(_), .. }) if !takes => {
                 return Err(Trouble::Bad("the backend lent a body that nobody had asked it to lend".into()));
             }
@@ -318,11 +318,13 @@ async fn exchange(
             } else {
                 drop(lease);
             }
-            let passed = proxy.sender.pass(&kept.loan, &heads.to_client, tcp, proxy.patience, counters).await;
+            let passed =
+                proxy.sender.pass(&kept.loan, &heads.to_client, tcp, proxy.patience(), counters).await;
             (kept.loan.reader(), passed)
         }
         _ => {
-            let passed = lease.line.pass(&heads.to_client, reply.body, peer, proxy.patience, counters).await;
+            let passed =
+                lease.line.pass(&heads.to_client, reply.body, peer, proxy.patience(), counters).await;
             let reader = lease.line.reader();
             if passed.is_ok() && reply.keep {
                 lease.keep();
@@ -347,7 +349,7 @@ async fn send_page(
         _ => vec![],
     };
     let text = page(status, why, &extra, client.keep, client.head);
-    peer.send_all(text.as_bytes(), false, proxy.patience).await.map_err(drop)?;
+    peer.send_all(text.as_bytes(), false, proxy.patience()).await.map_err(drop)?;
     Ok(if client.keep { Next::Request } else { Next::Close })
 }
 
@@ -364,7 +366,7 @@ async fn refuse(proxy: &Proxy, peer: &mut Peer, ip: IpAddr, came: &[u8], refusal
 
 /// Removes a head and its body from the input, reading what of it has not come yet, within the time for a head.
 async fn skip_body(proxy: &Proxy, peer: &mut Peer, inbox: &mut Vec<u8>, mut skip: u64) -> io::Result<()> {
-    let deadline = Instant::now() + proxy.head_timeout;
+    let deadline = Instant::now() + proxy.times().head;
     while skip > inbox.len() as u64 {
         skip -= inbox.len() as u64;
         inbox.clear();

@@ -26,7 +26,8 @@ use crate::counters::{Counters, Totals};
 use crate::failure::Usage;
 use crate::http::request::Limits;
 use crate::operate::access::AccessLog;
-use crate::operate::says;
+use crate::operate::again::{Again, Operated, Times};
+use crate::operate::says::Says;
 use crate::own_stack::OwnStack;
 use crate::transport::Transport;
 use crate::{failure, operate, process, units};
@@ -54,7 +55,6 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::{info, warn};
-use trouble::Patience;
 
 /// Flags of `onecopy proxy`.
 #[derive(Clone, Debug, clap::Args)]
@@ -138,6 +138,17 @@ pub struct Args {
     /// Stay on this CPU (for measurements)
     #[arg(long, value_name = "CPU", hide = true)]
     cpu: Option<usize>,
+}
+
+impl Operated for Args {
+    fn flags(&self) -> &operate::Flags {
+        &self.operate
+    }
+
+    fn times(&self) -> Times {
+        let Args { idle_timeout: idle, head_timeout: head, send_timeout: send, grace, .. } = *self;
+        Times { idle, head, send, grace }
+    }
 }
 
 /// Clients at once, where the limit of open files leaves room for as many.
@@ -273,7 +284,7 @@ impl Args {
 
 /// Runs `onecopy proxy`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    says::start(args.operate.log_level)?;
+    let says = Says::start(args.operate.log_level)?;
     let open_files = process::raise_open_files();
     if let Some(parent) = args.die_with_parent {
         process::die_with_parent(parent)?;
@@ -310,6 +321,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let scheme = if identity.is_some() { "https" } else { "http" };
     let totals = Arc::new(Totals::default());
     let log = AccessLog::open(args.operate.log(), totals.clone())?;
+    let (renewed, times) = Again::new("proxy", args, says, log.clone())?;
     let (stop, stopped) = watch::channel(false);
     process::block_on(async {
         let (front, address) = Front::open(args.listen, stack.as_ref())?;
@@ -318,12 +330,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let again = identity.is_some() || args.operate.outlives_hang_up();
         if again {
             let (identity, totals) = (identity.clone(), totals.clone());
-            let (log, setup) = (log.clone(), args.operate.log());
             tokio::task::spawn_local(process::at_hup(async move || {
                 if let Some(identity) = &identity {
                     renew(identity, &totals).await;
                 }
-                operate::reopen(&log, setup.clone()).await;
+                renewed.read::<Args>().await;
             }));
         }
         let signal = tokio::task::spawn_local(process::asked_to_stop("onecopy proxy", !again));
@@ -342,6 +353,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 identity: identity.clone(),
                 totals: totals.clone(),
                 log: log.clone(),
+                times: times.clone(),
                 seats: seats.clone(),
                 stopped: stopped.clone(),
             };
@@ -371,7 +383,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         log.finish();
         info!(target: "onecopy proxy", "{why}; {}", totals.sum());
         if cut > 0 {
-            warn!(target: "onecopy proxy", "{cut} clients did not finish within {:?} and were cut", args.grace);
+            warn!(target: "onecopy proxy", "{cut} clients did not finish within {:?} and were cut", times.borrow().grace);
         }
         Ok(())
     })
@@ -442,6 +454,7 @@ struct Worker {
     identity: Option<Arc<Identity>>,
     totals: Arc<Totals>,
     log: AccessLog,
+    times: watch::Receiver<Times>,
     seats: Arc<Seats>,
     stopped: watch::Receiver<bool>,
 }
@@ -449,7 +462,7 @@ struct Worker {
 impl Worker {
     /// Serves those who arrive until asked to stop, then waits for those in flight. Returns how many were cut.
     async fn serve(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) -> anyhow::Result<usize> {
-        let Worker { args, shelf, backends, identity, totals, log, seats, mut stopped } = self;
+        let Worker { args, shelf, backends, identity, totals, log, times, seats, mut stopped } = self;
         let direct = args.direct.then(|| direct::Direct::new(&args.backend, args.trust_backend, backends));
         let backend = Backend {
             address: args.backend,
@@ -470,9 +483,8 @@ impl Worker {
             identity,
             limits: Limits { line: args.max_line, head: args.max_head, ..Limits::default() },
             ill: Cell::new(false),
-            patience: Patience { backend: args.backend_timeout, client: args.send_timeout },
-            idle_timeout: args.idle_timeout,
-            head_timeout: args.head_timeout,
+            backend_timeout: args.backend_timeout,
+            times: times.clone(),
             stop: stopped.clone(),
         });
         // Of those served here: the last share is this one.
@@ -498,7 +510,8 @@ impl Worker {
                 gone.notified().await;
             }
         };
-        timeout::within(args.grace, leaving).await;
+        let grace = times.borrow().grace;
+        timeout::within(grace, leaving).await;
         Ok(Rc::strong_count(&present) - 1)
     }
 }

@@ -10,6 +10,7 @@ use super::trouble::Patience;
 use crate::counters::Totals;
 use crate::http::request::Limits;
 use crate::operate::access::AccessLog;
+use crate::operate::again::Times;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,11 +30,22 @@ pub struct Proxy {
     pub shelf: Arc<Shelf>,
     pub identity: Option<Arc<Identity>>,
     pub limits: Limits,
-    pub patience: Patience,
-    pub idle_timeout: Duration,
-    pub head_timeout: Duration,
+    pub backend_timeout: Duration,
+    pub times: watch::Receiver<Times>,
     /// The last exchange with the backend failed, and the operator was told.
     pub ill: Cell<bool>,
     /// True once the proxy is asked to stop.
     pub stop: watch::Receiver<bool>,
+}
+
+impl Proxy {
+    /// How long what may take, at the moment.
+    pub fn times(&self) -> Times {
+        *self.times.borrow()
+    }
+
+    /// The bounds of an exchange that begins now.
+    pub fn patience(&self) -> Patience {
+        Patience { backend: self.backend_timeout, client: self.times().send }
+    }
 }

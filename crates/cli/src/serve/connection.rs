@@ -85,7 +85,7 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
         }
         inbox.drain(..skip);
         if deadline.take().is_some() {
-            wire.set_read_timeout(daemon.idle_timeout)?;
+            wire.set_read_timeout(daemon.times().idle)?;
         }
         if !keep {
             return Ok(());
@@ -104,7 +104,7 @@ fn fill(
     let have = inbox.len();
     if have > 0 || deadline.is_some() {
         let now = Instant::now();
-        let left = deadline.get_or_insert(now + daemon.head_timeout).saturating_duration_since(now);
+        let left = deadline.get_or_insert(now + daemon.times().head).saturating_duration_since(now);
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }

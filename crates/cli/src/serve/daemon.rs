@@ -9,8 +9,9 @@ use crate::http::path::relative;
 use crate::http::request::{Method, Request};
 use crate::http::response::Head;
 use crate::operate::access::AccessLog;
+use crate::operate::again::Times;
 use std::sync::Arc;
-use std::time::Duration;
+use tokio::sync::watch;
 
 /// What all connections share.
 #[derive(Debug)]
@@ -19,8 +20,7 @@ pub struct Daemon {
     pub totals: Arc<Totals>,
     pub log: AccessLog,
     pub desk: Desk,
-    pub idle_timeout: Duration,
-    pub head_timeout: Duration,
+    pub times: watch::Receiver<Times>,
     pub hot_set: Option<usize>,
     pub lend: Lend,
     /// --stats: the page with the counters.
@@ -28,6 +28,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// How long what may take, at the moment.
+    pub fn times(&self) -> Times {
+        *self.times.borrow()
+    }
+
     /// The answer to one request, begun to be counted. What begins with `.onecopy` is no file's name: it is kept for this program's
     /// own pages, of which there is one. It is told to whoever can open the socket itself, and only with --stats, since a proxy
     /// that is not ours opens the socket for everybody and need not say so; to a request that says that it came through one, never.

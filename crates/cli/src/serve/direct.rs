@@ -31,20 +31,15 @@ use std::time::{Duration, Instant};
 use tracing::warn;
 
 /// Takes loans on `<listen>.direct` from now on.
-pub fn open(
-    daemon: &Arc<Daemon>,
-    listen: &Address,
-    most: usize,
-    patience: Duration,
-) -> anyhow::Result<Place> {
+pub fn open(daemon: &Arc<Daemon>, listen: &Address, most: usize) -> anyhow::Result<Place> {
     let (listener, place) = listen.beside(".direct").bind()?;
     let daemon = daemon.clone();
-    let run = move || accept(&daemon, &listener, most, patience);
+    let run = move || accept(&daemon, &listener, most);
     std::thread::Builder::new().name("direct".into()).spawn(run).context("cannot start a thread")?;
     Ok(place)
 }
 
-fn accept(daemon: &Arc<Daemon>, listener: &UnixListener, most: usize, patience: Duration) {
+fn accept(daemon: &Arc<Daemon>, listener: &UnixListener, most: usize) {
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
             std::thread::sleep(Duration::from_millis(20));
@@ -59,7 +54,7 @@ fn accept(daemon: &Arc<Daemon>, listener: &UnixListener, most: usize, patience: 
         let Ok(id) = daemon.desk.enter(&register, most) else { continue };
         let worker = daemon.clone();
         let run = move || {
-            let _ = serve(&worker, id, &stream, patience); // an error is the proxy's going
+            let _ = serve(&worker, id, &stream); // an error is the proxy's going
             worker.desk.leave(id);
         };
         if std::thread::Builder::new().name(format!("direct-{id}")).stack_size(256 << 10).spawn(run).is_err()
@@ -69,7 +64,8 @@ fn accept(daemon: &Arc<Daemon>, listener: &UnixListener, most: usize, patience: 
     }
 }
 
-fn serve(daemon: &Daemon, id: u64, mut control: &UnixStream, patience: Duration) -> io::Result<()> {
+fn serve(daemon: &Daemon, id: u64, mut control: &UnixStream) -> io::Result<()> {
+    let patience = daemon.times().send;
     // What goes back is a word that always has room, unless nobody ever reads it.
     control.set_write_timeout(Some(patience))?;
     while daemon.desk.idle(id) {
@@ -102,7 +98,7 @@ fn serve(daemon: &Daemon, id: u64, mut control: &UnixStream, patience: Duration)
 fn receive(daemon: &Daemon, id: u64, control: &UnixStream) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
     let (mut head, mut client) = (Vec::new(), None);
     let mut deadline = None;
-    control.set_read_timeout(Some(daemon.idle_timeout))?;
+    control.set_read_timeout(Some(daemon.times().idle))?;
     loop {
         let mut buffer = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -129,7 +125,7 @@ fn receive(daemon: &Daemon, id: u64, control: &UnixStream) -> io::Result<Option<
             return Err(io::ErrorKind::InvalidData.into());
         }
         let now = Instant::now();
-        let left = deadline.get_or_insert(now + daemon.head_timeout).saturating_duration_since(now);
+        let left = deadline.get_or_insert(now + daemon.times().head).saturating_duration_since(now);
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }

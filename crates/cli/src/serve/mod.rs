@@ -17,7 +17,8 @@ use crate::address::Place;
 use crate::counters::{Counters, Totals};
 use crate::failure::Usage;
 use crate::operate::access::AccessLog;
-use crate::operate::says;
+use crate::operate::again::{Again, Operated, Times};
+use crate::operate::says::Says;
 use crate::own_stack::OwnStack;
 use crate::transport::{Transport, send_buffer};
 use crate::{operate, process, units};
@@ -127,6 +128,17 @@ impl Args {
     }
 }
 
+impl Operated for Args {
+    fn flags(&self) -> &operate::Flags {
+        &self.operate
+    }
+
+    fn times(&self) -> Times {
+        let Args { idle_timeout: idle, head_timeout: head, send_timeout: send, grace, .. } = *self;
+        Times { idle, head, send, grace }
+    }
+}
+
 /// Where connections come from.
 enum Door {
     Kernel(UnixListener, FileSend),
@@ -182,7 +194,7 @@ impl Door {
 
 /// Runs `onecopy serve`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    says::start(args.operate.log_level)?;
+    let says = Says::start(args.operate.log_level)?;
     process::raise_open_files();
     if let Some(parent) = args.die_with_parent {
         process::die_with_parent(parent)?;
@@ -207,13 +219,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let totals = Arc::new(Totals::default());
     let log = AccessLog::open(args.operate.log(), totals.clone())?;
+    let (renewed, times) = Again::new("serve", args, says, log.clone())?;
     let daemon = Arc::new(Daemon {
         store: Store::open(&args.root, args.cache, args.revalidate)?,
         totals,
         log: log.clone(),
         desk: Desk::default(),
-        idle_timeout: args.idle_timeout,
-        head_timeout: args.head_timeout,
+        times,
         hot_set: args.hot_set,
         lend: if kernel { Lend::Never } else { args.lend },
         tells: args.stats,
@@ -226,16 +238,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         tokio::task::spawn_local(process::at_usr1(move || tell!("stats {}", reports.totals.json())));
         let again = args.operate.outlives_hang_up();
         if again {
-            let (log, setup) = (log.clone(), args.operate.log());
-            tokio::task::spawn_local(process::at_hup(async move || {
-                operate::reopen(&log, setup.clone()).await
-            }));
+            tokio::task::spawn_local(process::at_hup(async move || renewed.read::<Args>().await));
         }
         let stop = tokio::task::spawn_local(process::asked_to_stop("onecopy serve", !again));
         tokio::task::yield_now().await;
-        let limits = (args.max_connections, args.transport.buffer(args.buffer), args.send_timeout);
+        let limits = (args.max_connections, args.transport.buffer(args.buffer));
         if let (true, Listen::Unix(listen)) = (args.direct, &args.listen) {
-            places.push(direct::open(&daemon, listen, args.max_connections, args.send_timeout)?);
+            places.push(direct::open(&daemon, listen, args.max_connections)?);
         }
         let doorman = daemon.clone();
         std::thread::Builder::new().name("accept".into()).spawn(move || accept(&doorman, &door, limits))?;
@@ -244,16 +253,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     });
     drop(places); // the threads that accept still have the sockets
     let why = result?;
-    let cut = daemon.desk.close(args.grace);
+    let grace = daemon.times().grace;
+    let cut = daemon.desk.close(grace);
     log.finish();
     info!(target: "onecopy serve", "{why}; {}", daemon.totals.sum());
     if cut > 0 {
-        warn!(target: "onecopy serve", "{cut} connections did not finish within {:?} and were cut", args.grace);
+        warn!(target: "onecopy serve", "{cut} connections did not finish within {:?} and were cut", grace);
     }
     Ok(())
 }
 
-fn accept(daemon: &Arc<Daemon>, door: &Door, (most, buffer, send): (usize, usize, Duration)) {
+fn accept(daemon: &Arc<Daemon>, door: &Door, (most, buffer): (usize, usize)) {
     loop {
         let wire = match door.accept(buffer) {
             Ok(wire) => Arc::new(wire),
@@ -265,7 +275,8 @@ fn accept(daemon: &Arc<Daemon>, door: &Door, (most, buffer, send): (usize, usize
                 continue;
             }
         };
-        let _ = wire.set_read_timeout(daemon.idle_timeout).and_then(|()| wire.set_write_timeout(send));
+        let Times { idle, send, .. } = daemon.times();
+        let _ = wire.set_read_timeout(idle).and_then(|()| wire.set_write_timeout(send));
         daemon.totals.add(Counters { connections: 1, ..Default::default() });
         let id = match daemon.desk.enter(&wire, most) {
             Ok(id) => id,

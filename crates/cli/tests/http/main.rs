@@ -4,6 +4,7 @@ mod backend;
 mod certificates;
 mod changes;
 mod clients;
+mod config;
 mod content;
 mod counted;
 mod direct;

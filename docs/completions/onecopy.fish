@@ -50,6 +50,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l config -d 'Tak
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l access-log -d 'Write a line for each request that was answered: to FILE, `journal` (systemd\'s) or `-` (standard output). A line that the disk is too slow for is left out, and counted (`log_dropped`): no request waits. SIGHUP opens FILE anew' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l access-log-format -d 'With --access-log: the form of its lines' -r -f -a "combined\t'As Apache and nginx have it, and behind that seconds, way and copies'
 json\t'An object for each request'"
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l metrics -d 'Answer GET /metrics (for Prometheus) and GET /healthz on this address, to whoever can reach it. Health is 503 once the proxy was asked to stop, and a daemon answers no more then' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l log-level -d 'Say what is of this level or above, each line with its time (UTC) and level. Left out, the variable ONECOPY_LOG says it; without either, `info` as plain lines. (Systemd\'s journal is told levels in its own way)' -r -f -a "error\t'What ends the program'
 warn\t'What the operator should mend'
 info\t'What else happens to the program'
@@ -91,6 +92,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l config -d 'Tak
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l access-log -d 'Write a line for each request that was answered: to FILE, `journal` (systemd\'s) or `-` (standard output). A line that the disk is too slow for is left out, and counted (`log_dropped`): no request waits. SIGHUP opens FILE anew' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l access-log-format -d 'With --access-log: the form of its lines' -r -f -a "combined\t'As Apache and nginx have it, and behind that seconds, way and copies'
 json\t'An object for each request'"
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l metrics -d 'Answer GET /metrics (for Prometheus) and GET /healthz on this address, to whoever can reach it. Health is 503 once the proxy was asked to stop, and a daemon answers no more then' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l log-level -d 'Say what is of this level or above, each line with its time (UTC) and level. Left out, the variable ONECOPY_LOG says it; without either, `info` as plain lines. (Systemd\'s journal is told levels in its own way)' -r -f -a "error\t'What ends the program'
 warn\t'What the operator should mend'
 info\t'What else happens to the program'

@@ -1,10 +1,12 @@
 //! What a daemon or proxy did with the bytes it was asked for, in two columns: copied by this program, and
 //! copied by the kernel on its behalf.
 
+use prometheus_client::metrics::histogram::Histogram;
 use serde::Serialize;
 use std::fmt;
 use std::ops::AddAssign;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Sums since the start. A copy is counted where it happens: a pread is one kernel copy, a pwrite or a send to a socket
 /// one, a receive into a buffer one. What went by splice or sendfile counts in `referenced`: whether the kernel copies
@@ -68,6 +70,10 @@ pub struct Counters {
     pub backend_bad: u64,
     /// Requests whose backend took too long: 504, or a body broken off.
     pub backend_late: u64,
+    /// Connections to the other program that stay with the kernel although shared memory was wanted.
+    pub fallbacks: u64,
+    /// Times that the daemon slept for room in a proxy's ring, in a body.
+    pub stalls: u64,
     /// Lines of the access log that were left out.
     pub log_dropped: u64,
 }
@@ -114,6 +120,8 @@ impl AddAssign for Counters {
             hot_lines,
             backend_bad,
             backend_late,
+            fallbacks,
+            stalls,
             log_dropped,
         } = other;
         self.connections += connections;
@@ -144,6 +152,8 @@ impl AddAssign for Counters {
         self.hot_lines += hot_lines;
         self.backend_bad += backend_bad;
         self.backend_late += backend_late;
+        self.fallbacks += fallbacks;
+        self.stalls += stalls;
         self.log_dropped += log_dropped;
     }
 }
@@ -192,18 +202,41 @@ impl fmt::Display for Counters {
 }
 
 /// The sums of a whole process. Every request adds once, so a lock is cheap enough.
-#[derive(Debug, Default)]
-pub struct Totals(Mutex<Counters>);
+#[derive(Debug)]
+pub struct Totals {
+    counters: Mutex<Counters>,
+    durations: Histogram,
+}
+
+/// Upper bounds of the classes of durations, in seconds.
+const CLASSES: [f64; 12] =
+    [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0];
+
+impl Default for Totals {
+    fn default() -> Totals {
+        Totals { counters: Mutex::default(), durations: Histogram::new(CLASSES) }
+    }
+}
 
 impl Totals {
     /// Adds what one connection or request did.
     pub fn add(&self, counters: Counters) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += counters;
+        *self.counters.lock().unwrap_or_else(PoisonError::into_inner) += counters;
+    }
+
+    /// Notes how long a request took.
+    pub fn took(&self, duration: Duration) {
+        self.durations.observe(duration.as_secs_f64());
+    }
+
+    /// How long requests took, in seconds.
+    pub fn durations(&self) -> Histogram {
+        self.durations.clone()
     }
 
     /// The sums so far.
     pub fn sum(&self) -> Counters {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The sums as one JSON object on one line.

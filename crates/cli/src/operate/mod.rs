@@ -3,10 +3,13 @@
 pub mod access;
 pub mod again;
 pub mod config;
+pub mod metrics;
 pub mod says;
 
+use crate::units;
 use access::{Destination, Format, Setup};
 use says::Level;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Flags that both programs have.
@@ -24,6 +27,10 @@ pub struct Flags {
     /// With --access-log: the form of its lines
     #[arg(long, value_enum, default_value_t, requires = "access_log", value_name = "FORMAT")]
     pub access_log_format: Format,
+    /// Answer GET /metrics (for Prometheus) and GET /healthz on this address, to whoever can reach it. Health is 503 once the
+    /// proxy was asked to stop, and a daemon answers no more then
+    #[arg(long, value_name = "IP:PORT", value_parser = units::place)]
+    pub metrics: Option<SocketAddr>,
     /// Say what is of this level or above, each line with its time (UTC) and level. Left out, the variable ONECOPY_LOG says it;
     /// without either, `info` as plain lines. (Systemd's journal is told levels in its own way)
     #[arg(long, value_enum, value_name = "LEVEL")]

@@ -193,6 +193,7 @@ async fn answer(
     };
     let Account { mut counters, status } = account;
     counters.broken = u64::from(result.is_err());
+    proxy.totals.took(begun.took());
     proxy.log.add(|done| begun.request(request, status, done), &mut counters);
     proxy.totals.add(counters);
     result
@@ -302,6 +303,7 @@ async fn exchange(
     *status = Some(reply.status);
     // The upgrade travels with the first request and its answer: a connection is judged by these.
     counters.upgraded = u64::from(!lease.used && lease.line.upgraded());
+    counters.fallbacks = u64::from(!lease.used && lease.line.fell_back());
     let (reader, passed) = match (reply.lent, peer.plain(), &seat) {
         (Some(at), Some(tcp), Some(seat)) => {
             let (lent, head) = lease.line.lent()?;

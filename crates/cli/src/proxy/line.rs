@@ -139,6 +139,11 @@ impl Line {
         }
     }
 
+    /// Whether it stays with the kernel although shared memory was wanted.
+    pub fn fell_back(&self) -> bool {
+        matches!(&self.way, Way::Onecopy(stream, _) if stream.stats().fallbacks > 0)
+    }
+
     /// Whether nothing has come since the last answer. What comes unasked (a body behind an answer to HEAD, a second answer)
     /// would be taken for the answer to the next client's request; and a connection that has ended is of no use either.
     pub fn is_quiet(&self, idle: Duration) -> bool {

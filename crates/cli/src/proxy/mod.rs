@@ -27,6 +27,7 @@ use crate::failure::Usage;
 use crate::http::request::Limits;
 use crate::operate::access::AccessLog;
 use crate::operate::again::{Again, Operated, Times};
+use crate::operate::metrics;
 use crate::operate::says::Says;
 use crate::own_stack::OwnStack;
 use crate::transport::Transport;
@@ -339,6 +340,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         let signal = tokio::task::spawn_local(process::asked_to_stop("onecopy proxy", !again));
         tokio::task::yield_now().await; // the handlers are in place before anybody is told
+        if let Some(address) = args.operate.metrics {
+            let backend = Some(args.backend.clone());
+            metrics::open(address, "proxy", totals.clone(), stopped.clone(), backend)?;
+        }
         let shelf = Arc::new(Shelf::new(shares.kept));
         let old = shelf.clone();
         tokio::task::spawn_local(async move { old.sweep().await });
@@ -378,7 +383,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             None => 0,
         };
         for thread in others {
-            cut += thread.join().map_err(|_| anyhow::anyhow!("a thread of the proxy panicked"))??;
+            // Not waited for on this thread: who asks for health is answered meanwhile.
+            let ended = tokio::task::spawn_blocking(move || thread.join()).await?;
+            cut += ended.map_err(|_| anyhow::anyhow!("a thread of the proxy panicked"))??;
         }
         log.finish();
         info!(target: "onecopy proxy", "{why}; {}", totals.sum());

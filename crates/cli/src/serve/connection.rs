@@ -66,6 +66,7 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
         counters.broken = u64::from(result.is_err());
         counters.changed = u64::from(result.as_ref().is_err_and(has_changed));
         counters.upgraded = u64::from(std::mem::take(&mut first) && wire.upgraded());
+        daemon.totals.took(begun.took());
         daemon.log.add(|done| begun.request(&request, Some(answer.status), done), &mut counters);
         daemon.totals.add(counters);
         if let Err(error) = result {

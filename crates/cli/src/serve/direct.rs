@@ -85,6 +85,7 @@ fn serve(daemon: &Daemon, id: u64, mut control: &UnixStream) -> io::Result<()> {
         // A send reads what it copies; sendfile does not.
         counters.told(Some("no-cpu"), counters.referenced);
         counters.told(request.text("onecopy-reader"), counters.body_bytes - counters.referenced);
+        daemon.totals.took(begun.took());
         daemon.log.add(|done| begun.request(&request, Some(answer.status), done), &mut counters);
         daemon.totals.add(counters);
         drop(client); // before the proxy hears of it: then nobody but the proxy holds the client

@@ -18,6 +18,7 @@ use crate::counters::{Counters, Totals};
 use crate::failure::Usage;
 use crate::operate::access::AccessLog;
 use crate::operate::again::{Again, Operated, Times};
+use crate::operate::metrics;
 use crate::operate::says::Says;
 use crate::own_stack::OwnStack;
 use crate::transport::{Transport, send_buffer};
@@ -33,6 +34,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
+use tokio::sync::watch;
 use tracing::{info, warn};
 use wire::{FileSend, Stores, Wire};
 
@@ -242,6 +244,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         let stop = tokio::task::spawn_local(process::asked_to_stop("onecopy serve", !again));
         tokio::task::yield_now().await;
+        let (stopping, stopped) = watch::channel(false);
+        if let Some(address) = args.operate.metrics {
+            metrics::open(address, "serve", daemon.totals.clone(), stopped, None)?;
+        }
         let limits = (args.max_connections, args.transport.buffer(args.buffer));
         if let (true, Listen::Unix(listen)) = (args.direct, &args.listen) {
             places.push(direct::open(&daemon, listen, args.max_connections)?);
@@ -249,7 +255,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let doorman = daemon.clone();
         std::thread::Builder::new().name("accept".into()).spawn(move || accept(&doorman, &door, limits))?;
         info!(target: "onecopy serve", "{} on {name}", args.root.display());
-        stop.await?
+        let why = stop.await?;
+        stopping.send_replace(true);
+        why
     });
     drop(places); // the threads that accept still have the sockets
     let why = result?;
@@ -289,6 +297,8 @@ fn accept(daemon: &Arc<Daemon>, door: &Door, (most, buffer): (usize, usize)) {
         let spawned =
             std::thread::Builder::new().name(format!("conn-{id}")).stack_size(256 << 10).spawn(move || {
                 let _ = connection::serve(&worker, id, &wire); // an error is the peer's going, and is counted
+                let fallbacks = u64::from(wire.fell_back());
+                worker.totals.add(Counters { fallbacks, ..Default::default() });
                 worker.desk.leave(id);
             });
         if spawned.is_err() {

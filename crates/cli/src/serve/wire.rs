@@ -143,6 +143,11 @@ impl Wire {
         }
     }
 
+    /// Whether it stays with the kernel although shared memory was wanted.
+    pub fn fell_back(&self) -> bool {
+        matches!(self, Wire::Onecopy(stream) if stream.stats().fallbacks > 0)
+    }
+
     /// Sends a whole answer, or fails: the connection is of no use after an error, since the length in the head
     /// is a promise.
     pub fn send(&self, answer: &Answer, counters: &mut Counters) -> io::Result<()> {
@@ -222,6 +227,7 @@ fn account(
     counters: &mut Counters,
 ) {
     let after = stream.stats();
+    counters.stalls += after.sleeps - before.sleeps;
     let text: u64 = answer.pieces.iter().filter(|p| matches!(p, Piece::Text(_))).map(Piece::len).sum();
     let sent = (after.sent - before.sent).saturating_sub(text).min(answer.object_bytes());
     counters.body_bytes += if whole { answer.object_bytes() } else { sent };

@@ -13,6 +13,7 @@ mod hostile;
 mod hygiene;
 mod lent;
 mod log;
+mod metrics;
 mod scarce;
 mod shutdown;
 mod ss;

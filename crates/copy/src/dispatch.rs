@@ -141,6 +141,10 @@ pub(crate) struct Engine {
     /// False when the streaming kernel has no non-temporal stores: then nothing may be called non-temporal.
     pub(crate) streams: bool,
     pub(crate) thresholds: Thresholds,
+    /// Whether the thresholds come from figures of this machine.
+    pub(crate) measured: bool,
+    /// The smallest ring, in bytes, with which [`Learner`](crate::Learner) learns; [`usize::MAX`]: none.
+    pub(crate) learns_from: usize,
     status: Status,
 }
 
@@ -243,9 +247,10 @@ fn make_with(
             Err(error) => notes.push(format!("tune profile: {error}")),
         }
     }
+    let mut named = forced.is_some();
     match std::env::var(FORCE_VARIABLE) {
         Ok(name) => match Kernel::by_name(&name) {
-            Ok(kernel) => chosen = Choice::only(kernel),
+            Ok(kernel) => (chosen, named) = (Choice::only(kernel), true),
             Err(error) => notes.push(format!("{FORCE_VARIABLE}: {error}")),
         },
         Err(std::env::VarError::NotPresent) => {}
@@ -255,6 +260,8 @@ fn make_with(
         chosen = Choice::only(kernel);
     }
     let Choice { cached, long, long_from, stream } = chosen;
+    let learns_from = if named || !stream.streams() { usize::MAX } else { arch_caches().fits_no_more() };
+    let measured = profile.is_some();
     let (thresholds, origin) = match profile {
         Some((profile, path)) => (profile.thresholds(), path),
         None => {
@@ -277,6 +284,8 @@ fn make_with(
         fill_stream: stream.fill_stream.unwrap_or(stream.fill_cached),
         streams: stream.streams(),
         thresholds,
+        measured,
+        learns_from,
         status: Status {
             cached: cached.name(),
             long: long.name(),

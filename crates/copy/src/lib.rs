@@ -12,6 +12,7 @@
 mod arch;
 pub mod calibrate;
 mod dispatch;
+mod learn;
 mod look;
 mod plan;
 mod policy;
@@ -19,6 +20,7 @@ pub mod profile;
 
 pub use arch::Kernel;
 pub use dispatch::{FORCE_VARIABLE, KernelError, Status, force, install, status};
+pub use learn::{LEARN_MIN, Learned, Learner, Reason};
 pub use look::{Block, Blocks, equal, find};
 pub use plan::{Caches, STREAM_MIN, plan};
 pub use policy::{Hint, Policy, Reader, Store};

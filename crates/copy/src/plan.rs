@@ -181,6 +181,12 @@ impl Caches {
         if threshold < FAILED_BELOW { FALLBACK } else { threshold }
     }
 
+    /// The smallest footprint, in bytes, that is worth learning about: one that the second level doesn't hold. What the
+    /// CPU says of it is believed within what there is: 256 KiB (Skylake) to 4 MiB (a cluster of Gracemont).
+    pub(crate) fn fits_no_more(&self) -> usize {
+        if self.l2 == 0 { 1 << 20 } else { self.l2.clamp(256 << 10, 4 << 20) }
+    }
+
     /// Linux's `/sys/devices/system/cpu/cpu0/cache`, for CPUs that have no instruction to ask.
     #[cfg(any(miri, not(target_arch = "x86_64")))]
     pub(crate) fn from_sysfs() -> Self {

@@ -238,9 +238,9 @@ pub mod advanced {
     /// The copy engine: policies, kernels, calibration.
     pub mod copy {
         pub use onecopy_copy::{
-            Caches, FORCE_VARIABLE, Hint, Kernel, KernelError, Profile, ProfileError, STREAM_MIN, Status,
-            Store, calibrate, copy, copy_raw, copy_vectored, fill, fill_raw, force, install, plan, profile,
-            status,
+            Caches, FORCE_VARIABLE, Hint, Kernel, KernelError, Learned, Profile, ProfileError, Reason,
+            STREAM_MIN, Status, Store, calibrate, copy, copy_raw, copy_vectored, fill, fill_raw, force,
+            install, plan, profile, status,
         };
     }
     pub use onecopy_chain::notify;

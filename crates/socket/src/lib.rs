@@ -30,7 +30,7 @@ pub mod tokio;
 pub use byte_stream::{ByteListener, ByteSlot, ByteStream, ByteView};
 pub use error::{Error, Op, Result};
 pub use flags::{ReceivedFlags, RecvFlags, SendFlags};
-pub use onecopy_copy::{Policy, Reader};
+pub use onecopy_copy::{Learned, Policy, Reader, Reason, Store};
 pub use onecopy_sync::spin::Wait;
 pub use path::{Carrier, Path, Transport};
 pub use settings::Settings;

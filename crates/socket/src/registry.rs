@@ -14,7 +14,7 @@
 
 use crate::settings::{Settings, Shown};
 use crate::stats::{Counters, NAMES, Stats};
-use onecopy_copy::{Policy, Reader};
+use onecopy_copy::{Learned, Policy, Reader};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sync::atomic::{AtomicU64, fence};
@@ -81,7 +81,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"ONECOPYS");
 
 /// A hash of what the words mean. It changes with the version and with the counters.
 const LAYOUT: u64 = {
-    let mut sum = 0xCBF2_9CE4_8422_2325 ^ 2; // FNV-1a, and the version
+    let mut sum = 0xCBF2_9CE4_8422_2325 ^ 3; // FNV-1a, and the version
     let mut name = 0;
     while name < NAMES.len() {
         let bytes = NAMES[name].as_bytes();
@@ -362,6 +362,8 @@ pub struct Entry {
     pub listening: bool,
     /// Its policy for stores.
     pub policy: Policy,
+    /// What was learned about the stores of what it sends, where the policy leaves that open.
+    pub learned: Option<Learned>,
     /// The reader of what it sends.
     pub reader: Reader,
     /// How its blocking calls wait.
@@ -484,6 +486,7 @@ fn entry(row: &[u64; WORDS]) -> Option<Entry> {
         reader: settings.reader,
         wait: settings.wait,
         nonblocking: settings.nonblocking,
+        learned: settings.learned,
         receive_capacity: row[word::RECEIVE_CAPACITY],
         send_capacity: row[word::SEND_CAPACITY],
         stats: Stats::of(&row[word::COUNTERS..]),

@@ -1,6 +1,6 @@
 //! Settings that may be changed while a socket is in use, and how other processes see them.
 
-use onecopy_copy::{Policy, Reader};
+use onecopy_copy::{Learned, Policy, Reader, Reason, Store};
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use onecopy_sync::spin::Wait;
 use std::time::Duration;
@@ -15,6 +15,8 @@ pub struct Settings {
     reader: AtomicU32,
     wait: AtomicU32,
     nonblocking: AtomicU32,
+    /// What was learned about stores, as [`Shown`] shows it; 0: nothing is learned.
+    learned: AtomicU32,
     /// Nanoseconds; 0 for none.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
@@ -28,24 +30,47 @@ fn position<T: PartialEq>(all: &[T], one: &T) -> u32 {
     all.iter().position(|other| other == one).unwrap_or(0) as u32
 }
 
-/// The settings as the registry shows them, a byte each.
+const STORES: [Store; 2] = [Store::Cached, Store::NonTemporal];
+const REASONS: [Reason; 3] = [Reason::Plan, Reason::Faster, Reason::Tie];
+/// Encodes what was learned: a byte for stores and reason, never 0, and two for the percentage.
+fn encode(learned: Learned) -> u32 {
+    let what = 1 + position(&STORES, &learned.store) + 2 * position(&REASONS, &learned.reason);
+    // A percentage that is there is never shown as 0.
+    what | learned.percent.map_or(0, |percent| percent.clamp(1, u16::MAX.into())) << 8
+}
+
+/// Decodes it. Returns None for an impossible value, and Some(None) where nothing is learned.
+fn decode(word: u32) -> Option<Option<Learned>> {
+    let Some(what) = (word as u8).checked_sub(1) else { return (word == 0).then_some(None) };
+    let percent = word >> 8;
+    Some(Some(Learned {
+        store: STORES[usize::from(what) % 2],
+        reason: *REASONS.get(usize::from(what) / 2)?,
+        percent: (percent != 0).then_some(percent),
+    }))
+}
+
+/// The settings as the registry shows them: a byte each, and three for what was learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub policy: Policy,
     pub reader: Reader,
     pub wait: Wait,
     pub nonblocking: bool,
+    pub learned: Option<Learned>,
 }
 
 impl Shown {
     /// Reads what another process shows. Returns None for an impossible word.
     pub fn decode(word: u64) -> Option<Shown> {
         let [policy, reader, wait, nonblocking, ..] = word.to_le_bytes().map(usize::from);
+        let learned = u32::try_from(word >> 32).ok()?;
         Some(Shown {
             policy: *POLICIES.get(policy)?,
             reader: *READERS.get(reader)?,
             wait: *WAITS.get(wait)?,
             nonblocking: nonblocking != 0,
+            learned: decode(learned)?,
         })
     }
 }
@@ -59,6 +84,7 @@ impl Settings {
             reader: AtomicU32::default(),
             wait: AtomicU32::default(),
             nonblocking: AtomicU32::default(),
+            learned: AtomicU32::default(),
             read_timeout: AtomicU64::default(),
             write_timeout: AtomicU64::default(),
         };
@@ -72,9 +98,9 @@ impl Settings {
     /// old value.
     fn show(&self) {
         let byte = |word: &AtomicU32| word.load(Relaxed) as u8;
-        let bytes =
-            [byte(&self.policy), byte(&self.reader), byte(&self.wait), byte(&self.nonblocking), 0, 0, 0, 0];
-        self.shown.store(u64::from_le_bytes(bytes), Relaxed);
+        let bytes = [&self.policy, &self.reader, &self.wait, &self.nonblocking].map(byte);
+        let learned = u64::from(self.learned.load(Relaxed)) << 32;
+        self.shown.store(u64::from(u32::from_le_bytes(bytes)) | learned, Relaxed);
     }
 
     /// Returns which stores copies use.
@@ -86,6 +112,18 @@ impl Settings {
     /// Sets which stores copies use.
     pub fn set_policy(&self, policy: Policy) {
         self.policy.store(position(&POLICIES, &policy), Relaxed);
+        self.show();
+    }
+
+    /// Returns what was learned about the stores of what the socket sends, where its policy is [`Policy::Auto`] and its
+    /// ring is large enough to learn.
+    pub fn learned(&self) -> Option<Learned> {
+        decode(self.learned.load(Relaxed)).flatten()
+    }
+
+    /// Sets what was learned.
+    pub fn set_learned(&self, learned: Option<Learned>) {
+        self.learned.store(learned.map_or(0, encode), Relaxed);
         self.show();
     }
 
@@ -164,4 +202,38 @@ fn duration(nanoseconds: u64) -> Option<Duration> {
 
 fn nanoseconds(limit: Option<Duration>) -> u64 {
     limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::LazyLock;
+
+    #[test]
+    fn what_was_learned_is_shown_and_an_impossible_word_is_refused() {
+        static SHOWN: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(0));
+        let settings = Settings::new(&SHOWN, Policy::Auto, Reader::NoCpu, Wait::Block);
+        let shown = || Shown::decode(SHOWN.load(Relaxed)).unwrap();
+        assert_eq!((settings.learned(), shown().learned), (None, None));
+        for store in STORES {
+            for reason in REASONS {
+                for percent in [None, Some(1), Some(100), Some(u16::MAX.into())] {
+                    let learned = Some(Learned { store, reason, percent });
+                    settings.set_learned(learned);
+                    assert_eq!((settings.learned(), shown().learned), (learned, learned));
+                }
+            }
+        }
+        let beyond = Learned { store: Store::Cached, reason: Reason::Faster, percent: Some(u32::MAX) };
+        settings.set_learned(Some(beyond));
+        assert_eq!(shown().learned.unwrap().percent, Some(u16::MAX.into()));
+        assert_eq!(
+            (shown().policy, shown().reader, shown().wait),
+            (Policy::Auto, Reader::NoCpu, Wait::Block)
+        );
+        settings.set_learned(None);
+        assert_eq!(shown().learned, None);
+        assert_eq!(Shown::decode(7 << 32), None);
+        assert_eq!(Shown::decode(1 << 40), None, "a percentage of nothing");
+    }
 }

@@ -86,6 +86,8 @@ counters! {
     user_copied_in,
     /// The part of these bytes that was stored with non-temporal stores.
     user_copied_nt,
+    /// The part of these bytes that had other stores than those that seemed best, to compare the two.
+    explored,
     /// Bytes that this end copied in user space while receiving, into buffers of the caller. What a program looks at in
     /// place comes into no buffer.
     user_copied_out,

@@ -33,7 +33,8 @@ Columns (bytes: K is 1024; counts: k is 1000):
   doorbells     times that it rang to wake its peer
   spins         times that looking again and again paid
   lies          what the peer did against the protocol
-  stores        the policy for stores, and who reads what it sends
+  stores        the policy for stores, and who reads what it sends;
+                of auto: what it chose on a large ring, and why
   path          its name, or its peer's; @ for an abstract one; of tcp
                 and udp: its address and its peer's
 
@@ -217,6 +218,7 @@ fn object(socket: &Socket) -> Value {
             "send": carrier(entry.send_capacity),
             "send_capacity": entry.send_capacity,
             "policy": policy_name(entry.policy),
+            "learned": entry.learned.map(|learned| learned.to_string()),
             "reader": reader_name(entry.reader),
             "wait": wait_name(entry.wait),
             "nonblocking": entry.nonblocking,

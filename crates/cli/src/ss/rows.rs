@@ -2,8 +2,9 @@
 
 use super::walk::{Key, Socket};
 use super::{policy_name, reader_name, state_name, type_name};
+use onecopy::Policy;
 use onecopy::Stats;
-use onecopy::advanced::registry::Protocol;
+use onecopy::advanced::registry::{Entry, Protocol};
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::Duration;
@@ -69,7 +70,7 @@ pub fn cells(socket: &Socket, rates: Option<&Rates>) -> [String; COLUMNS.len()] 
     };
     let stores = match entry.listening {
         true => "-".to_owned(),
-        false => format!("{} for {}", policy_name(entry.policy), reader_name(entry.reader)),
+        false => format!("{} for {}", stores_name(entry), reader_name(entry.reader)),
     };
     [
         kind,
@@ -90,6 +91,14 @@ pub fn cells(socket: &Socket, rates: Option<&Rates>) -> [String; COLUMNS.len()] 
         stores,
         socket.path.as_deref().map_or_else(|| "-".to_owned(), visible),
     ]
+}
+
+/// The policy for stores; and what was learned, where the policy leaves that open.
+fn stores_name(entry: &Entry) -> String {
+    match entry.learned {
+        Some(learned) if entry.policy == Policy::Auto => format!("auto ({learned})"),
+        _ => policy_name(entry.policy).to_owned(),
+    }
 }
 
 /// A name that somebody else chose: what it would do to a terminal is shown, not done.
@@ -150,8 +159,9 @@ fn scaled(number: u64, step: f64, units: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onecopy::advanced::registry::{Entry, Type};
-    use onecopy::{Policy, Reader, Wait};
+    use onecopy::advanced::copy::{Learned, Reason, Store};
+    use onecopy::advanced::registry::Type;
+    use onecopy::{Reader, Wait};
 
     /// A socket of which each count is another one.
     fn socket(times: u64) -> Socket {
@@ -183,6 +193,7 @@ mod tests {
             kind: Type::Stream,
             listening: false,
             policy: Policy::Auto,
+            learned: None,
             reader: Reader::NoCpu,
             wait: Wait::Adaptive,
             nonblocking: false,
@@ -214,6 +225,22 @@ mod tests {
         assert_eq!(heads[10..15], ["stalls", "sleeps", "doorbells", "spins", "lies"]);
         let rates = Rates::since(&[socket(10)], Duration::from_secs(2));
         assert_eq!(cells(&socket(30), Some(&rates))[4..7], ["10", "20", "30"]);
+    }
+
+    #[test]
+    fn what_was_learned_about_stores_is_shown_with_its_reason() {
+        let stores = |policy, reason, percent| {
+            let mut one = socket(1);
+            one.entry.policy = policy;
+            one.entry.learned = Some(Learned { store: Store::NonTemporal, reason, percent });
+            cells(&one, None)[15].clone()
+        };
+        assert_eq!(stores(Policy::Auto, Reason::Plan, None), "auto (nt as planned) for no-cpu");
+        let measured = stores(Policy::Auto, Reason::Faster, Some(190));
+        assert_eq!(measured, "auto (nt as measured at 190 % of cached) for no-cpu");
+        let tie = stores(Policy::Auto, Reason::Tie, Some(98));
+        assert_eq!(tie, "auto (nt to spare caches at 98 % of cached) for no-cpu");
+        assert_eq!(stores(Policy::Cached, Reason::Faster, Some(190)), "cached for no-cpu");
     }
 
     #[test]

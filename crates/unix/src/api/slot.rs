@@ -221,7 +221,7 @@ impl<'a> Slot<'a> {
             None => return 0,
             Some(Room::Heap(heap)) => heap[self.filled..][..n].copy_from_slice(&bytes[..n]),
             Some(Room::Ring(producer)) => {
-                let hint = self.end.hint(self.flags, producer.ring().capacity());
+                let hint = self.end.hint_of(self.flags, producer.ring().capacity(), n);
                 let store = producer.copy_in(self.base + self.filled, &bytes[..n], hint);
                 if store == onecopy_copy::Store::NonTemporal {
                     add(&counters.user_copied_nt, n);

@@ -29,6 +29,7 @@
 //! |---|---|
 //! | `side.rs` | the lock of one direction, for threads and for processes that share the end |
 //! | `tx.rs`, `rx.rs` | the states of the sending and of the receiving side |
+//! | `stores.rs` | which stores a sending side takes, and what it learns about them |
 //! | `call.rs` | what one call knows: the cursor of a send, the descriptors of a receive |
 //! | `kind.rs` | the kinds of sockets |
 //! | `decide.rs` | the steps of the upgrade that need both directions |
@@ -110,6 +111,7 @@ pub mod rx;
 pub mod send;
 pub mod send_records;
 pub mod side;
+pub mod stores;
 pub mod stream_records;
 pub mod tx;
 pub mod view;

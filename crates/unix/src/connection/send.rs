@@ -170,7 +170,6 @@ impl TxRing {
     fn send_ring(&mut self, core: &Core, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
         let capacity = self.producer.ring().capacity();
         let chunk = chunk(capacity);
-        let hint = core.hint(flags, capacity);
         let mut start = None;
         let mut unrung = 0;
         while cursor.left > 0 {
@@ -180,6 +179,7 @@ impl TxRing {
             let mut at = 0;
             while at < n {
                 let piece = cursor.next(n - at);
+                let hint = self.hint(core, flags, piece.len());
                 let store = self.producer.copy_in(at, piece, hint);
                 if store == Store::NonTemporal {
                     core.counters.user_copied_nt.add_exclusive(piece.len());
@@ -202,6 +202,7 @@ impl TxRing {
                 unrung = 0;
             }
         }
+        self.sent();
         Ok(())
     }
 }

@@ -237,6 +237,7 @@ impl TxRing {
         point!("copied in");
         self.producer.publish_frame(frame);
         point!("published");
+        self.sent();
         Ok(())
     }
 
@@ -257,10 +258,10 @@ impl TxRing {
     /// Copies the next `len` bytes to where they belong behind the header.
     #[inline]
     fn copy_in(&mut self, core: &Core, cursor: &mut Cursor<'_, '_>, len: usize, flags: SendFlags) {
-        let hint = core.hint(flags, self.producer.ring().capacity());
         let mut at = 0;
         while at < len {
             let piece = cursor.next(len - at);
+            let hint = self.hint(core, flags, piece.len());
             if self.producer.copy_in(HEADER + at, piece, hint) == Store::NonTemporal {
                 core.counters.user_copied_nt.add_exclusive(piece.len());
             }
@@ -302,6 +303,7 @@ impl TxRing {
             self.producer.publish_frame(Frame { len, end: end && cursor.left == 0, with });
             point!("published");
             if cursor.left == 0 {
+                self.sent();
                 return Ok(());
             }
             unrung += len;

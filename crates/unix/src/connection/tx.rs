@@ -2,6 +2,7 @@
 
 use crate::ancillary::said::Said;
 use crate::byref::lender::Slots;
+use crate::connection::stores::Stores;
 use onecopy_ring::Producer;
 use onecopy_sync::clock::coarse_ms;
 use onecopy_sync::spin::Adaptive;
@@ -39,6 +40,7 @@ pub struct TxRing {
     pub said: Said,
     /// Where pages that are lent are noted, once some were.
     pub slots: Option<Slots>,
+    pub(super) stores: Stores,
 }
 
 impl Tx {
@@ -56,6 +58,7 @@ impl Tx {
             made: 0,
             said: Said::default(),
             slots: None,
+            stores: Stores::default(),
         })
     }
 }

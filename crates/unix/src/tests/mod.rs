@@ -14,6 +14,7 @@ mod namespaces;
 mod passing;
 mod sharing;
 mod spoilers;
+mod stores;
 mod switching;
 
 // A fork changes how every row of the registry is reused, and locks every end of the process for a moment. So

@@ -1,0 +1,125 @@
+//! Which stores a sending side takes: what was asked for, or what its [`Learner`] finds out.
+
+use crate::connection::core::Core;
+use crate::connection::tx::TxRing;
+use onecopy_copy::{Hint, LEARN_MIN, Learner, Policy, Reader, Store};
+use onecopy_ring::Producer;
+use onecopy_socket::SendFlags;
+use std::time::Instant;
+
+/// What a sending side knows about stores.
+#[derive(Debug, Default)]
+pub enum Stores {
+    /// Nothing long enough was sent under [`Policy::Auto`] yet.
+    #[default]
+    Unasked,
+    /// There is nothing to learn: see [`Learner::for_ring`].
+    Planned,
+    /// It learns.
+    Learning(Box<Learning>),
+}
+
+#[derive(Debug)]
+pub struct Learning {
+    learner: Learner,
+    /// Whom it learns about. Another reader is another matter.
+    reader: Reader,
+    /// When its clock began.
+    began: Instant,
+}
+
+impl Learning {
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Looks how far sender and reader are, if it is time. Returns the stores of what is sent next.
+    #[inline]
+    fn stores(&mut self, core: &Core, producer: &mut Producer) -> Store {
+        if self.learner.wants_entry() {
+            self.learner.enter(self.now());
+        }
+        if self.learner.is_due(producer.head()) {
+            self.look(core, producer);
+        }
+        self.learner.store()
+    }
+
+    #[cold]
+    fn look(&mut self, core: &Core, producer: &mut Producer) {
+        // Room for a whole ring is more than is known, so that the reader's position is read anew. An impossible one is
+        // found by the send that needs the room.
+        let _ = producer.room(producer.ring().capacity());
+        let [head, tail, _] = producer.state();
+        let before = self.learner.explored();
+        if self.learner.look(self.now(), head, tail) {
+            core.settings.set_learned(Some(self.learner.learned()));
+        }
+        core.counters.explored.add_exclusive((self.learner.explored() - before) as usize);
+    }
+}
+
+impl TxRing {
+    /// Returns how the next `len` bytes are to be copied into the ring.
+    #[inline]
+    pub(super) fn hint(&mut self, core: &Core, flags: SendFlags, len: usize) -> Hint {
+        let hint = core.hint(flags, self.producer.ring().capacity());
+        if len < LEARN_MIN || hint.policy != Policy::Auto {
+            return hint;
+        }
+        match &mut self.stores {
+            Stores::Planned => hint,
+            Stores::Learning(learning) if learning.reader == hint.reader => {
+                with(hint, learning.stores(core, &mut self.producer))
+            }
+            Stores::Unasked | Stores::Learning(_) => self.begin_to_learn(core, hint),
+        }
+    }
+
+    #[cold]
+    fn begin_to_learn(&mut self, core: &Core, hint: Hint) -> Hint {
+        self.stores = match Learner::for_ring(hint.footprint, self.producer.head(), hint.reader) {
+            None => Stores::Planned,
+            Some(learner) => {
+                core.settings.set_learned(Some(learner.learned()));
+                let learning = Learning { learner, reader: hint.reader, began: Instant::now() };
+                Stores::Learning(Box::new(learning))
+            }
+        };
+        match &self.stores {
+            Stores::Learning(learning) => with(hint, learning.learner.store()),
+            _ => hint,
+        }
+    }
+
+    /// Notes that a send ends: what comes until the next one is not its time.
+    #[inline]
+    pub(super) fn sent(&mut self) {
+        if let Stores::Learning(learning) = &mut self.stores
+            && learning.learner.is_timing()
+        {
+            let now = learning.now();
+            learning.learner.leave(now);
+        }
+    }
+}
+
+impl Core {
+    /// Returns how a program's copy of `len` bytes into the ring is to be made, which goes past [`TxRing::hint`]: by what was
+    /// learned there.
+    pub fn hint_of(&self, flags: SendFlags, footprint: usize, len: usize) -> Hint {
+        let hint = self.hint(flags, footprint);
+        match self.settings.learned() {
+            Some(learned) if len >= LEARN_MIN && hint.policy == Policy::Auto => with(hint, learned.store),
+            _ => hint,
+        }
+    }
+}
+
+fn with(hint: Hint, store: Store) -> Hint {
+    let policy = match store {
+        Store::Cached => Policy::Cached,
+        Store::NonTemporal => Policy::NonTemporal,
+    };
+    Hint { policy, ..hint }
+}

@@ -4,6 +4,7 @@ use crate::proc::WorkerFn;
 use crate::row::Row;
 
 mod aligned;
+mod auto;
 mod bare;
 mod bytes;
 mod conn;
@@ -43,6 +44,7 @@ pub const ROWS: &[&Row] = &[
     &tcp::ROW,
     &udp::ROW,
     &http::ROW,
+    &auto::ROW,
 ];
 
 /// What the worker of that role does.

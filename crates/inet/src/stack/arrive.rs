@@ -3,6 +3,7 @@
 use super::demux::{Ends, Place};
 use super::lower::Lower;
 use super::memory::Charge;
+use super::room::Claim;
 use super::slab::Id;
 use super::socket::{Asked, Connected, Pending, Slot};
 use super::{Stack, context, lengths};
@@ -107,6 +108,7 @@ impl Stack {
     fn for_connection(&mut self, now: u64, id: Id, ends: Ends, arrived: Arrived) {
         let len = arrived.len();
         let Arrived { header, payload, cut, ecn } = arrived;
+        self.comes_to_room(id);
         let after = self.with(now, id, |connection, ctx| connection.arrive(ctx, &header, payload, cut, ecn));
         let Some(after) = after else { return };
         if matches!(after, After::Refuse | After::EndedRefuse) {
@@ -170,6 +172,7 @@ impl Stack {
             early: None,
             wake: Wake::empty(),
             charge: Charge::default(),
+            claim: Claim::default(),
         };
         if let Some(slot) = self.sockets.get_mut(id) {
             *slot = Slot::Connection(Box::new(connected));
@@ -222,6 +225,9 @@ impl Stack {
         }
         if let Some(Slot::Listener(listener)) = self.sockets.get_mut(parent) {
             listener.half_open += 1;
+        }
+        if let Some(left) = self.arriving.and_then(|room| self.rooms.left_in(room)) {
+            request.limit_window(left);
         }
         let mut lower = Lower { ip: &mut self.ip, ends, now };
         request.send(now, opening.cookie, &mut self.stats, &mut lower);

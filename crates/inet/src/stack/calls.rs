@@ -4,6 +4,7 @@ use super::demux::{Ends, Place};
 use super::lower::Lower;
 use super::memory::Charge;
 use super::ports::{Hold, NoPort};
+use super::room::Claim;
 use super::slab::Id;
 use super::socket::{Asked, Bound, Connected, Fresh, Listener, Slot};
 use super::{Stack, context, lengths};
@@ -203,6 +204,7 @@ impl Stack {
             early: None,
             wake: Wake::empty(),
             charge: Charge::default(),
+            claim: Claim::default(),
         };
         if let Some(slot) = self.sockets.get_mut(id) {
             *slot = Slot::Connection(Box::new(connected));

@@ -4,6 +4,7 @@ use super::arrive::Arrived;
 use super::demux::Ends;
 use super::lower::Lower;
 use super::memory::Charge;
+use super::room::Claim;
 use super::slab::Id;
 use super::socket::{Asked, Connected, Slot};
 use super::{Stack, context, lengths};
@@ -102,6 +103,7 @@ impl Stack {
             early: Some(parent),
             wake: Wake::empty(),
             charge: Charge::default(),
+            claim: Claim::default(),
         });
         // (That there is room was seen before.)
         let Some(id) = self.sockets.insert_with(|_| Slot::Connection(connected)) else { return };

@@ -101,6 +101,7 @@ impl Stack {
     pub(super) fn remove_connection(&mut self, id: Id) -> Option<Box<Connected>> {
         let Some(Slot::Connection(connected)) = self.sockets.remove(id) else { return None };
         self.shared.release(&self.config, &connected.charge);
+        self.rooms.release(&connected.claim);
         Some(connected)
     }
 

@@ -21,9 +21,11 @@ mod disconnect;
 mod fast_open;
 mod lower;
 mod memory;
+mod room;
 mod socket;
 mod udp;
 
+pub use room::{RoomId, RoomStats};
 pub use socket::Bound;
 
 use crate::ip::Interface;
@@ -114,6 +116,9 @@ pub struct Stack {
     over: u32,
     /// What all connections keep.
     shared: memory::Shared,
+    rooms: room::Rooms,
+    /// Where the payload of the packet that is being taken in lies, if that is no ordinary memory.
+    arriving: Option<RoomId>,
     udp: udp::Udp,
 }
 
@@ -138,6 +143,8 @@ impl Stack {
             stats: tcp::Stats::default(),
             over: 0,
             shared: memory::Shared::default(),
+            rooms: room::Rooms::default(),
+            arriving: None,
             udp,
             config: config.tcp,
         })
@@ -249,6 +256,8 @@ impl Stack {
         (ctx.pressure, ctx.memory_left) =
             (self.shared.pressure(&self.config), self.shared.left(&self.config));
         ctx.memory_share = share;
+        let room = self.rooms.left(connected);
+        connected.connection.set_room(room);
         let result = call(&mut connected.connection, &mut ctx);
         let (wake, news, heard) = (ctx.wake, ctx.news, ctx.heard);
         if heard {
@@ -265,6 +274,7 @@ impl Stack {
             connected.wake |= wake;
         }
         self.shared.charge(&self.config, &mut self.stats, id, connected);
+        self.rooms.claim(id, connected);
         match connected.connection.deadline() {
             Some(at) => self.timers.set(id.index(), at),
             None => {
@@ -364,6 +374,7 @@ impl Stack {
         let (ends, hold) = match self.sockets.remove(id) {
             Some(Slot::Connection(connected)) => {
                 self.shared.release(&self.config, &connected.charge);
+                self.rooms.release(&connected.claim);
                 (Some(connected.ends), connected.hold)
             }
             Some(Slot::TimeWait(over)) => {

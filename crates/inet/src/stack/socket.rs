@@ -3,6 +3,7 @@
 use super::demux::{Ends, Place};
 use super::memory::Charge;
 use super::ports::Hold;
+use super::room::Claim;
 use super::slab::Id;
 use super::udp::Attached;
 use crate::tcp::fast_open::Queue;
@@ -108,6 +109,8 @@ pub(super) struct Connected {
     pub wake: Wake,
     /// What it keeps of the memory of all.
     pub charge: Charge,
+    /// What it may still get of a room.
+    pub claim: Claim,
 }
 
 /// Over.

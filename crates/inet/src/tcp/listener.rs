@@ -91,6 +91,12 @@ impl Request {
         &self.agreed
     }
 
+    /// Says no larger window than that in the SYN-ACK; the scale stays. Before it is sent.
+    pub fn limit_window(&mut self, bytes: u64) {
+        let window = &mut self.agreed.offer.window.window;
+        *window = u64::from(*window).min(bytes) as u32;
+    }
+
     /// When [`Request::advance`] has something to do.
     pub fn deadline(&self) -> u64 {
         self.deadline

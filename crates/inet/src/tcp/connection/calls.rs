@@ -316,6 +316,18 @@ impl Connection {
         }
     }
 
+    /// See [`Receiver::set_room`](crate::tcp::rcv::Receiver::set_room).
+    pub fn set_room(&mut self, bytes: Option<u64>) {
+        self.rcv.set_room(bytes);
+    }
+
+    /// There is more room than there was: the peer is told, if that is worth a packet.
+    pub fn room_came(&mut self, ctx: &mut Context<'_>) {
+        if self.state.is_synchronized() && self.rcv.window_update_due(1) {
+            self.send_ack(ctx);
+        }
+    }
+
     /// Up to `max` bytes from byte `offset` of what has arrived, which stay.
     pub fn peek(&self, offset: u64, max: usize) -> Option<Segment<Chain>> {
         (offset < self.rcv.available()).then(|| self.rcv.peek(offset, max))

@@ -30,6 +30,7 @@ mod accept;
 mod ack;
 mod memory;
 mod reassembly;
+mod room;
 mod say;
 mod timestamps;
 mod window;
@@ -41,9 +42,10 @@ pub use window::{Limits, Offer};
 use crate::wire::Ecn;
 use crate::wire::tcp::{Seq, Tcp};
 use ack::{Acks, Owed};
-use onecopy_chain::Chain;
 use onecopy_chain::notify::{Segment, SegmentQueue};
+use onecopy_chain::{Chain, Kind};
 use reassembly::Reassembly;
+use room::Room;
 use timestamps::Recent;
 use window::Windows;
 
@@ -166,7 +168,7 @@ pub struct Figures {
 
 bitflags::bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    struct Is: u8 {
+    struct Is: u16 {
         /// Both understand blocks.
         const SACK = 1;
         /// The FIN has been reached.
@@ -183,6 +185,8 @@ bitflags::bitflags! {
         const SHORT = 64;
         /// There is none left for them.
         const FULL = 128;
+        /// The last window was smaller for want of room.
+        const NARROWED = 256;
     }
 }
 
@@ -199,6 +203,7 @@ pub struct Receiver {
     received: u64,
     nxt: Seq,
     low_water: u32,
+    room: Room,
     /// What came twice; counts with [`Is::DUPLICATE`].
     duplicate: (Seq, Seq),
     is: Is,
@@ -220,6 +225,7 @@ impl Receiver {
             received: 0,
             nxt,
             low_water: 1,
+            room: Room::default(),
             duplicate: Default::default(),
             is,
         }
@@ -309,6 +315,11 @@ impl Receiver {
             self.windows.adjust(moment.now, self.read_to(), self.nxt, highest);
         }
         Some(taken)
+    }
+
+    /// Whose memory the next byte lies in that can be read.
+    pub fn next_kind(&self) -> Option<Kind> {
+        self.queue.segments().next().and_then(|segment| segment.payload().kind())
     }
 
     /// Up to `len` bytes from byte `offset` of those that can be read, by reference; less where memory of another kind begins, none behind the

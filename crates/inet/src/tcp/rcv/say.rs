@@ -104,7 +104,7 @@ impl Receiver {
                 window = self.windows.select(self.held(), self.acks.mss()).0;
             }
         }
-        window
+        self.limit_to_room(window)
     }
 
     /// The window to write into what leaves with an ACK, shifted; the peer is taken to know it then.

@@ -356,6 +356,11 @@ impl Windows {
         }
     }
 
+    /// There may have been no room when the SYN was answered, and the window grows from what that said: from two segments on, at least.
+    pub fn begin(&mut self) {
+        self.threshold = self.threshold.max(self.clamp.min(2 * u32::from(self.limit)));
+    }
+
     /// Memory is short for all connections together: so many segments are let come, until it is not (tcp_adjust_rcv_ssthresh).
     pub fn shrink(&mut self, segments: u32) {
         self.threshold = self.threshold.min(segments * u32::from(self.limit));

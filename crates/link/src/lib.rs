@@ -6,7 +6,7 @@
 //! | [`Tap`] | to the kernel of this host, by a TAP or TUN device |
 //! | [`Sink`] | nowhere: frees what is transmitted |
 //!
-//! [`Stacked`] gathers sends before a link. [`Pcap`] writes down what passes one, for Wireshark.
+//! [`rx`] sorts what has arrived into queues, and places payload in a device's memory. [`Stacked`] gathers sends before a link. [`Pcap`] writes down what passes one, for Wireshark.
 #![forbid(unsafe_code)]
 
 mod counters;
@@ -15,6 +15,7 @@ mod link;
 mod packet;
 pub mod pair;
 pub mod pcap;
+pub mod rx;
 mod sink;
 mod stacked;
 pub mod tap;

@@ -94,6 +94,9 @@ fn why_of_tcp(op: Op, cause: tcp::Error) -> Option<&'static str> {
         (Op::Send, Cause::BrokenPipe) => {
             "the peer is gone, or this side was shut down for sending; connect again"
         }
+        (Op::Recv, Cause::DeviceMemory) => {
+            "the bytes lie in a device's memory, which this CPU cannot read; receive them with recv_frags"
+        }
         (Op::Send, Cause::NoMemory) => NO_PAGE,
         (_, Cause::NoMemory) => NO_SOCKET,
         (_, Cause::NotConnected) => NO_PEER,

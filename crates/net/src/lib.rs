@@ -31,11 +31,13 @@
 //! | [`kernel`] | the kernel's own TCP as a transport of the same sockets, through io_uring |
 //! | `view` | received bytes, where they lie |
 //! | [`zerocopy`] | sends whose buffer comes back |
+//! | [`devmem`] | payload of TCP in a device's memory |
 //! | [`tcp`] | streams and listeners |
 //! | [`udp`] | datagrams |
 #![forbid(unsafe_code)]
 
 mod bell;
+pub mod devmem;
 mod error;
 pub mod kernel;
 mod options;
@@ -50,6 +52,7 @@ pub mod zerocopy;
 
 pub use onecopy_inet::ip::Cidr;
 pub use onecopy_inet::wire::Mac;
+pub use onecopy_link::Tap;
 pub use onecopy_socket::{
     ByteListener, ByteSlot, ByteStream, ByteView, Carrier, Error, Op, Path, Policy, Reader, RecvFlags,
     Result, SendFlags, Stats, Transport, Wait,

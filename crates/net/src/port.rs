@@ -13,6 +13,12 @@ pub trait Port: Link + AsFd + Send {
         true
     }
 
+    /// Whether a packet's headers are in its head, all of them, and its payload is apart: what device memory needs
+    /// ([`Stack::bind_rx`](crate::Stack::bind_rx)).
+    fn splits_headers(&self) -> bool {
+        false
+    }
+
     /// What it has counted, each with its name; nothing, if it does not count.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
@@ -20,6 +26,10 @@ pub trait Port: Link + AsFd + Send {
 }
 
 impl Port for Tap {
+    fn splits_headers(&self) -> bool {
+        true
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         self.stats().each().collect()
     }
@@ -31,6 +41,10 @@ impl<L: Port, W: Write + Send> Port for Pcap<L, W> {
         self.link().kernel_copies()
     }
 
+    fn splits_headers(&self) -> bool {
+        self.link().splits_headers()
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         self.link().counters()
     }
@@ -40,6 +54,10 @@ impl<L: Port, W: Write + Send> Port for Pcap<L, W> {
 impl<L: Port, T: Watch + Send> Port for Trace<L, T> {
     fn kernel_copies(&self) -> bool {
         self.link().kernel_copies()
+    }
+
+    fn splits_headers(&self) -> bool {
+        self.link().splits_headers()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

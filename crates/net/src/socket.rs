@@ -1,6 +1,7 @@
 //! What all sockets are: a socket of the stack, and how its calls wait.
 
 use crate::bell::Bell;
+use crate::devmem::Tokens;
 use crate::error::{Cause, SILENT, of};
 use crate::stack::{Gone, Inner, Learnt, Patience, Shard, Stack, Waiter};
 use crate::zerocopy::Lender;
@@ -85,6 +86,11 @@ impl Common {
         &self.row
     }
 
+    /// Where the counters lie, for who may outlive the socket.
+    pub fn weak_row(&self) -> Weak<Row> {
+        Arc::downgrade(&self.row)
+    }
+
     /// Which stores a copy into the stack's pages is to use.
     pub fn hint(&self, flags: SendFlags) -> Hint {
         let settings = &self.settings;
@@ -125,6 +131,8 @@ pub(crate) struct Socket<P: Protocol> {
     inner: Arc<Inner>,
     waiter: Arc<Waiter>,
     bell: OnceLock<Arc<Bell>>,
+    /// Fragments of device memory that its program has.
+    tokens: OnceLock<Arc<Tokens>>,
     common: Common,
     /// Its sends without a copy; made with the first.
     pub(crate) lender: OnceLock<Lender>,
@@ -172,6 +180,7 @@ impl<P: Protocol> Socket<P> {
         Socket {
             waiter,
             bell: OnceLock::new(),
+            tokens: OnceLock::new(),
             common: Common::new(row, stack.wait_mode(), Reader::NoCpu),
             stack: stack.clone(),
             inner: Arc::clone(inner),
@@ -200,11 +209,23 @@ impl<P: Protocol> Socket<P> {
 
     /// Where the counters lie, for who may outlive the socket.
     pub fn row(&self) -> Weak<Row> {
-        Arc::downgrade(&self.row)
+        self.common.weak_row()
     }
 
     pub fn counters(&self) -> &Counters {
         &self.common.counters
+    }
+
+    /// Fragments that its program has; none, if it never had any.
+    pub fn tokens(&self) -> Option<&Arc<Tokens>> {
+        self.tokens.get()
+    }
+
+    pub fn tokens_or_new(&self) -> &Arc<Tokens> {
+        self.tokens.get_or_init(|| {
+            let hunger = self.with(|shard, _, _| shard.rx_mut().0.hunger());
+            Arc::new(Tokens::new(&self.inner, hunger))
+        })
     }
 
     pub fn inner(&self) -> &Arc<Inner> {
@@ -349,6 +370,9 @@ impl<P: Protocol> Socket<P> {
 impl<P: Protocol> Drop for Socket<P> {
     fn drop(&mut self) {
         let id = self.id();
+        if let Some(tokens) = self.tokens.get() {
+            tokens.close();
+        }
         self.inner().with(|shard, now| {
             shard.leave(id);
             P::close(shard.inet_mut(), now, id);

@@ -299,8 +299,8 @@ impl tcp::Connection for Stream {
         pages.map_err(|_| explained(Op::Send, Errno::NOBUFS))
     }
 
-    fn take(&self, max: usize, dont_wait: bool, before: bool) -> Result<Option<Segment<Chain>>> {
-        let patience = Patience::of(self.common(), Way::Read, dont_wait);
+    fn take(&self, max: usize, how: tcp::Taking) -> Result<Option<Segment<Chain>>> {
+        let patience = Patience::of(self.common(), Way::Read, how.dont_wait);
         let mut wants = false;
         let taken = self.call(Op::Recv, &patience, |state| {
             if !state.receive.is_empty() {
@@ -308,7 +308,7 @@ impl tcp::Connection for Stream {
                 wants = state.wants_more();
                 return Attempt::Done(taken);
             }
-            if before && state.has_failed() {
+            if how.before && state.has_failed() {
                 return Attempt::Done(Ok(None));
             }
             match state.receive_error() {

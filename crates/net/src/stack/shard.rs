@@ -1,6 +1,7 @@
 //! What lies under the lock.
 
 use crate::bell::Bell;
+use crate::devmem::Rx;
 use crate::port::Port;
 use onecopy_inet::stack::Stack;
 use onecopy_inet::stack::slab::Id;
@@ -24,6 +25,8 @@ const LEASE: u64 = 1_000_000;
 pub(crate) struct Shard {
     inet: Stack,
     link: Box<dyn Port>,
+    /// Receive queues, and what is bound to them.
+    rx: Rx,
     pool: PagePool,
     /// Who waits for which socket, at its index.
     sockets: Vec<Option<Attended>>,
@@ -149,6 +152,7 @@ impl Shard {
     pub fn new(inet: Stack, link: Box<dyn Port>, pool: PagePool) -> Shard {
         Shard {
             inet,
+            rx: Rx::new(&link.capabilities()),
             link,
             pool,
             sockets: Vec::new(),
@@ -176,6 +180,15 @@ impl Shard {
     /// The protocols, and where pages for what is sent come from.
     pub fn parts(&mut self) -> (&mut Stack, &PagePool) {
         (&mut self.inet, &self.pool)
+    }
+
+    /// The receive queues, and the protocols.
+    pub fn rx_mut(&mut self) -> (&mut Rx, &mut Stack) {
+        (&mut self.rx, &mut self.inet)
+    }
+
+    pub fn splits_headers(&self) -> bool {
+        self.link.splits_headers()
     }
 
     pub fn is_down(&self) -> bool {
@@ -255,7 +268,7 @@ impl Shard {
             && let Some(packet) = self.link.receive(now)
         {
             bytes += packet.len();
-            self.inet.receive(now, packet);
+            self.rx.receive(&mut self.inet, now, packet);
             received += 1;
         }
         let due = self.inet.deadline().is_some_and(|at| at <= now);
@@ -269,6 +282,7 @@ impl Shard {
     /// Tells whoever waits, and sends what is to be sent as far as the link takes it. Returns whether the thread that drives should look.
     pub(super) fn settle(&mut self, now: u64) -> bool {
         let mut leader = false;
+        self.rx.settle(&mut self.inet, now);
         while let Some(event) = self.inet.event() {
             let Some(Some(attended)) = self.sockets.get(event.id.index() as usize) else { continue };
             if attended.waiter.id != event.id {

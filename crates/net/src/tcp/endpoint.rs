@@ -39,6 +39,16 @@ pub(crate) trait Listening: Endpoint {
     fn accept(&self) -> Result<(Arc<dyn Connection>, SocketAddr)>;
 }
 
+/// How bytes are taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taking {
+    pub dont_wait: bool,
+    /// The same call has bytes already: an error stays for the next one, and nothing is taken.
+    pub before: bool,
+    /// Bytes in a device's memory are taken, too; else they stay, and it is EFAULT.
+    pub device: bool,
+}
+
 /// A connection, made or being made.
 pub(crate) trait Connection: Endpoint {
     /// Waits until it is made, up to `limit`.
@@ -58,9 +68,8 @@ pub(crate) trait Connection: Endpoint {
     /// Pages for `len` bytes, to be filled and sent.
     fn pages(&self, len: usize) -> Result<Vec<Page>>;
 
-    /// Takes up to `max` bytes of one kind of memory; `None` at the end, and for an error where the call has bytes from `before` it, which
-    /// stays for the next call. It counts them as received.
-    fn take(&self, max: usize, dont_wait: bool, before: bool) -> Result<Option<Segment<Chain>>>;
+    /// Takes up to `max` bytes of one kind of memory; `None` at the end. It counts them as received.
+    fn take(&self, max: usize, how: Taking) -> Result<Option<Segment<Chain>>>;
     /// The first `max` bytes, or fewer, which stay there: `all` waits for so many. `None` at the end.
     fn peek(&self, max: usize, all: bool, dont_wait: bool) -> Result<Option<Segment<Chain>>>;
     /// A receive has taken less than it asked for, or a send less than it was given: whoever waits for edges hears of what there is.

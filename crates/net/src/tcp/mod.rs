@@ -20,7 +20,7 @@ mod stream;
 pub mod tokio;
 
 pub use crate::view::View;
-pub(crate) use endpoint::{Connection, Endpoint, Listening, Options};
+pub(crate) use endpoint::{Connection, Endpoint, Listening, Options, Taking};
 pub use listener::{Incoming, Listener};
 pub use onecopy_inet::tcp::{Info, Settings, State};
 pub use slot::Slot;

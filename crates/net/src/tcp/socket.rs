@@ -1,12 +1,12 @@
 //! What streams and listeners are on a stack of the program's own.
 
-use super::endpoint::{Connection, Endpoint, Listening};
+use super::endpoint::{Connection, Endpoint, Listening, Taking};
 use super::slot::writer;
 use crate::error::of;
 use crate::socket::{Common, Protocol, Way};
 use crate::stack::Shard;
-use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
+use onecopy_chain::{Chain, Kind};
 use onecopy_copy::Hint;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::stack::{Bound, Stack};
@@ -232,15 +232,14 @@ impl Connection for Socket {
         pages.map_err(|_| of(Op::Send, Error::NoMemory))
     }
 
-    fn take(
-        &self,
-        max: usize,
-        dont_wait: bool,
-        before: bool,
-    ) -> onecopy_socket::Result<Option<Segment<Chain>>> {
-        let (got, copied) = self.call(Op::Recv, Way::Read, dont_wait, |shard, id, now| {
-            if before && available(shard, id) == 0 && failed(shard, id) {
+    fn take(&self, max: usize, how: Taking) -> onecopy_socket::Result<Option<Segment<Chain>>> {
+        let (got, copied) = self.call(Op::Recv, Way::Read, how.dont_wait, |shard, id, now| {
+            if how.before && available(shard, id) == 0 && failed(shard, id) {
                 return Ok((Received::End, false));
+            }
+            let receiver = shard.inet().tcp_connection(id).map(inet::Connection::receiver);
+            if !how.device && receiver.and_then(|receiver| receiver.next_kind()) == Some(Kind::Device) {
+                return Err(Error::DeviceMemory);
             }
             let got = shard.inet_mut().tcp_receive(now, id, max)?;
             Ok((got, shard.kernel_copies()))

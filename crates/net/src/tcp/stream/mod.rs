@@ -1,5 +1,6 @@
 //! Streams.
 
+mod frags;
 mod options;
 mod traits;
 mod zerocopy;
@@ -8,7 +9,7 @@ use crate::Stack;
 use crate::error::of;
 use crate::socket::{PIECE, Way, checked};
 use crate::tcp::Info;
-use crate::tcp::endpoint::{Connection, Options};
+use crate::tcp::endpoint::{Connection, Options, Taking};
 use crate::tcp::slot::Slot;
 use crate::view::{View, copy_out};
 use onecopy_chain::Chain;
@@ -235,16 +236,13 @@ impl Stream {
         }
         let mut done = 0;
         while done < buffer.len() {
-            match self.take(buffer.len() - done, flags, received || done > 0) {
+            match self.take(buffer.len() - done, flags, received || done > 0, false) {
                 Ok(None) => break,
                 Ok(Some(data)) if flags.contains(RecvFlags::TRUNC) => done += data.payload().len(),
                 Ok(Some(data)) => {
                     let end = done + data.payload().len();
                     let copied = copy_out(&data, &mut buffer[done..end], self.socket.counters());
-                    done += copied.ok_or_else(|| {
-                        Error::new(Op::Recv, Errno::FAULT)
-                            .because("this CPU cannot read its memory; receive it with recv_borrowed")
-                    })?;
+                    done += copied.ok_or_else(Stream::unreadable)?;
                 }
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error),
@@ -259,9 +257,17 @@ impl Stream {
         Ok(done)
     }
 
-    /// Takes up to `max` bytes, of one kind of memory; `None` at the end, and for an error where there are bytes before it.
-    fn take(&self, max: usize, flags: RecvFlags, before: bool) -> Result<Option<Segment<Chain>>> {
-        self.socket.take(max, flags.contains(RecvFlags::DONTWAIT), before)
+    /// Takes up to `max` bytes, of one kind of memory; `None` at the end, and for an error where there are bytes before it. Where `device` memory is not
+    /// to be taken, its bytes stay where they are, and it is EFAULT.
+    fn take(
+        &self,
+        max: usize,
+        flags: RecvFlags,
+        before: bool,
+        device: bool,
+    ) -> Result<Option<Segment<Chain>>> {
+        let dont_wait = flags.contains(RecvFlags::DONTWAIT);
+        self.socket.take(max, Taking { dont_wait, before, device })
     }
 
     fn peek_with_flags(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
@@ -272,8 +278,7 @@ impl Stream {
         if flags.contains(RecvFlags::TRUNC) {
             return Ok(len);
         }
-        copy_out(&data, &mut buffer[..len], self.socket.counters())
-            .ok_or_else(|| Error::new(Op::Recv, Errno::FAULT))
+        copy_out(&data, &mut buffer[..len], self.socket.counters()).ok_or_else(Stream::unreadable)
     }
 
     /// Copies what is there without taking it (MSG_PEEK).
@@ -333,12 +338,12 @@ impl Stream {
     ///
     /// As [`Stream::recv`].
     pub fn recv_borrowed_with_flags(&self, max: usize, flags: RecvFlags) -> Result<View> {
-        let data = self.take(max, flags, false)?.unwrap_or_else(|| Chain::new().into());
+        let data = self.take(max, flags, false, true)?.unwrap_or_else(|| Chain::new().into());
         if data.payload().len() < max {
             self.socket.fell_short(Way::Read);
         }
         self.socket.counters().referenced.add(data.payload().len());
-        Ok(View::of(data, self.socket.row()))
+        Ok(View::of(data, self.socket.common().weak_row()))
     }
 
     pub(in crate::tcp) fn hint(&self, flags: SendFlags) -> Hint {

@@ -1,0 +1,188 @@
+//! Memory that is bound to receive queues, and the queues.
+
+use super::{DeviceMemory, QueueStats};
+use crate::stack::{Inner, Shard, Stack};
+use onecopy_inet::stack::RoomStats;
+use onecopy_link::rx::{BadQueue, Rule};
+use onecopy_socket::{Error, Op, Result};
+use rustix::io::Errno;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Memory that is bound to receive queues: dropped, it is unbound. Its queues then go on with ordinary pages; fragments that
+/// programs have, and bytes that sockets have, stay valid, and are received and given back as before.
+#[must_use = "dropped, the memory is unbound"]
+pub struct Binding {
+    inner: Arc<Inner>,
+    memory: DeviceMemory,
+    id: u32,
+}
+
+/// Something has happened to a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Too little of the memory is free: a peer may send no whole segment. Give tokens back.
+    Starved,
+    /// A packet was dropped for want of a page. The peer sends it again.
+    Dropped,
+    /// All peers may send again.
+    Fed,
+}
+
+impl Binding {
+    /// Its number in the stack, from 1 on; each [`Frag`](super::Frag) has it.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &DeviceMemory {
+        &self.memory
+    }
+
+    /// The next thing that has happened to it. Up to 64 are kept; what comes beyond that is only counted
+    /// ([`Stack::queue_stats`], [`Binding::promised`]).
+    pub fn event(&self) -> Option<Event> {
+        self.inner.with(|shard, _| shard.rx_mut().0.event(self.id))
+    }
+
+    fn room(&self) -> RoomStats {
+        self.inner.with(|shard, _| {
+            let (rx, inet) = shard.rx_mut();
+            rx.room_stats(inet, self.id)
+        })
+    }
+
+    /// Bytes that peers were told they may send, and that have not come: so much of the memory is kept for them.
+    pub fn promised(&self) -> u64 {
+        self.room().promised
+    }
+
+    /// Times that a window had to be smaller for want of memory.
+    pub fn narrowed(&self) -> u64 {
+        self.room().narrowed
+    }
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        self.inner.with(|shard, now| {
+            let (rx, inet) = shard.rx_mut();
+            rx.unbind(inet, now, self.id);
+        });
+    }
+}
+
+impl fmt::Debug for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Binding({} of {:?})", self.id, self.memory)
+    }
+}
+
+/// Packets of the longest kind that bound memory has to hold at least, and how many bytes.
+const LEAST: (u64, u64) = (4, 64 << 10);
+
+fn bad(op: Op, why: BadQueue) -> Error {
+    Error::new(op, Errno::from_raw_os_error(why.errno())).about("queues").because(match why {
+        BadQueue::None => "no queue was named; name one at least",
+        BadQueue::OutOfRange { .. } => "there is no queue of that number; make more with Stack::set_queues",
+        BadQueue::Bound { .. } => {
+            "memory is bound to that queue, or it was named twice; drop its Binding first"
+        }
+        BadQueue::NotSplit => "memory can be bound only while headers are split from payload",
+        BadQueue::PageSize { .. } => "the memory's pages are not of 4096 bytes; make it with order 0",
+        BadQueue::InUse { .. } => {
+            "a queue that would go is bound, or flows are steered to it; end that first"
+        }
+        BadQueue::NoneLeft => {
+            "flows that nobody steers need a queue that is not bound; make more with Stack::set_queues"
+        }
+        _ => "the queues cannot be so",
+    })
+}
+
+impl Stack {
+    fn rx<R>(&self, act: impl FnOnce(&mut Shard, u64) -> R) -> Result<R> {
+        Ok(self.own()?.with(act))
+    }
+
+    /// Has `count` receive queues (ethtool -L); there is one, if it is not called. They are behind one link and one lock: what they do is
+    /// to have some flows' payload land elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for none, and where a queue that would go is bound or has flows steered to it.
+    pub fn set_queues(&self, count: u32) -> Result<()> {
+        self.rx(|shard, _| shard.rx_mut().0.queues_mut().set_len(count))?.map_err(|why| bad(Op::Option, why))
+    }
+
+    /// How many receive queues there are.
+    pub fn queues(&self) -> u32 {
+        self.rx(|shard, _| shard.rx_mut().0.queues().len()).unwrap_or(0)
+    }
+
+    /// Has TCP's flows to `to`, an address of the stack's (or an unspecified one, for any) and a port, come to `queue` (ethtool -N with
+    /// `dst-ip`, `dst-port` and `action`). All others are spread over the queues that are not bound. It holds for connections that are there, too.
+    ///
+    /// # Errors
+    ///
+    /// ERANGE where there is no such queue.
+    pub fn steer(&self, to: SocketAddr, queue: u32) -> Result<()> {
+        let steered = self.rx(|shard, _| shard.rx_mut().0.queues_mut().steer(Rule { to, queue }))?;
+        steered.map_err(|why| bad(Op::Option, why).about("queue"))
+    }
+
+    /// Takes that back. Returns whether there was such a rule.
+    pub fn unsteer(&self, to: SocketAddr) -> bool {
+        self.rx(|shard, _| shard.rx_mut().0.queues_mut().unsteer(to)).unwrap_or(false)
+    }
+
+    /// Switches the split of headers from payload on or off (ethtool -G `tcp-data-split`); it is on.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for off while memory is bound.
+    pub fn set_header_split(&self, on: bool) -> Result<()> {
+        let set = self.rx(|shard, _| shard.rx_mut().0.queues_mut().set_split(on))?;
+        set.map_err(|why| bad(Op::Option, why))
+    }
+
+    /// What came to a queue: packets, bytes that were placed in bound memory, what was dropped. None where there is no such queue.
+    pub fn queue_stats(&self, queue: u32) -> Option<QueueStats> {
+        self.rx(|shard, _| shard.rx_mut().0.queues().stats(queue).copied()).ok()?
+    }
+
+    /// Binds `memory` to receive queues: from now on TCP's payload that comes to them lies there, and is received by
+    /// [`Stream::recv_frags`](crate::tcp::Stream::recv_frags). It is unbound when the [`Binding`] is dropped. Queues are restarted one by
+    /// one; the link, and all other queues, go on.
+    ///
+    /// # Errors
+    ///
+    /// As the kernel's bind-rx (net/core/netdev-genl.c, net/core/devmem.c): EINVAL without queues, with headers not split, for memory that
+    /// holds less than 64 KiB or four of the longest packets, and where no queue would be left for other flows; ERANGE for a queue that there
+    /// is not; EEXIST for one that is bound already; E2BIG for pages larger than 4 KiB; ENODEV where the link is gone; EOPNOTSUPP where the
+    /// link does not split headers ([`Port::splits_headers`](crate::Port::splits_headers)).
+    pub fn bind_rx(&self, memory: &DeviceMemory, queues: &[u32]) -> Result<Binding> {
+        let bound = self.rx(|shard, now| {
+            let refuse = |errno, why| Err(Error::new(Op::Bind, errno).because(why));
+            if shard.is_down() {
+                return refuse(Errno::NODEV, "the stack's link is gone; make another stack");
+            }
+            if !shard.splits_headers() {
+                return refuse(Errno::OPNOTSUPP, "the link does not split headers from payload; use a Tap");
+            }
+            let (rx, inet) = shard.rx_mut();
+            let least = LEAST.1.max(LEAST.0 * u64::from(inet.interface().mtu()));
+            if memory.len() < least {
+                return refuse(
+                    Errno::INVAL,
+                    "the memory is too small; give 64 KiB and four of the longest packets",
+                )
+                .map_err(|error: Error| error.about("memory"));
+            }
+            rx.bind(inet, now, memory, queues).map_err(|why| bad(Op::Bind, why))
+        })?;
+        Ok(Binding { inner: Arc::clone(self.own()?), memory: memory.clone(), id: bound? })
+    }
+}

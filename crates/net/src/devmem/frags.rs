@@ -1,0 +1,109 @@
+//! What was received, by reference.
+
+use super::tokens::Tokens;
+use crate::view::View;
+use std::sync::Arc;
+
+/// A part of a device's memory that bytes were received in: struct dmabuf_cmsg (include/uapi/linux/uio.h). It owns nothing: the
+/// [`Frags`] that it came with does, or whoever has its token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Frag {
+    /// Where it begins, in bytes from the beginning of the memory (frag_offset).
+    pub offset: u64,
+    /// Bytes (frag_size).
+    pub len: u32,
+    /// What it is given back by, from 1 on; 0 where there is nothing to give back, as it was only looked at (frag_token).
+    pub token: u32,
+    /// Which binding's memory it is ([`Binding::id`](super::Binding::id); dmabuf_id).
+    pub binding: u32,
+}
+
+/// Tokens one after the other: struct dmabuf_token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenRange {
+    /// The first one (token_start).
+    pub start: u32,
+    /// How many (token_count).
+    pub count: u32,
+}
+
+impl From<Frag> for TokenRange {
+    fn from(frag: Frag) -> TokenRange {
+        TokenRange { start: frag.token, count: 1 }
+    }
+}
+
+/// A piece of what was received.
+#[derive(Clone, Copy, Debug)]
+pub enum Piece<'a> {
+    /// Bytes in the host's memory, where the link put them (SCM_DEVMEM_LINEAR).
+    Linear(&'a View),
+    /// Bytes in a device's (SCM_DEVMEM_DMABUF).
+    Device(Frag),
+}
+
+/// What one call received: bytes in the host's memory, or fragments of a device's; never both. Dropped, it gives its tokens back.
+#[derive(Debug)]
+pub struct Frags {
+    len: usize,
+    linear: Option<View>,
+    device: Vec<Frag>,
+    home: Option<Arc<Tokens>>,
+}
+
+impl Frags {
+    pub(crate) fn of_linear(view: View) -> Frags {
+        Frags { len: view.len(), linear: Some(view), device: Vec::new(), home: None }
+    }
+
+    pub(crate) fn of_device(device: Vec<Frag>, home: Option<Arc<Tokens>>) -> Frags {
+        let len = device.iter().map(|frag| frag.len as usize).sum();
+        Frags { len, linear: None, device, home }
+    }
+
+    /// Bytes that were thrown away.
+    pub(crate) fn of_none(len: usize) -> Frags {
+        Frags { len, linear: None, device: Vec::new(), home: None }
+    }
+
+    /// Bytes that were received, as recvmsg(2) returns them; those that were thrown away ([`RecvFlags::TRUNC`](crate::RecvFlags::TRUNC)) count.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none: the peer sends no more.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes in the host's memory, if it is those.
+    pub fn linear(&self) -> Option<&View> {
+        self.linear.as_ref()
+    }
+
+    /// The fragments of a device's memory, in order.
+    pub fn device(&self) -> &[Frag] {
+        &self.device
+    }
+
+    /// All pieces in order.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+        self.linear.iter().map(Piece::Linear).chain(self.device.iter().copied().map(Piece::Device))
+    }
+
+    /// The fragments, whose tokens the program gives back itself ([`Stream::dont_need`](crate::tcp::Stream::dont_need)), or leaves until
+    /// the socket is closed.
+    #[must_use = "what is not given back keeps its page until the socket is closed"]
+    pub fn into_device(mut self) -> Vec<Frag> {
+        self.home = None;
+        std::mem::take(&mut self.device)
+    }
+}
+
+impl Drop for Frags {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.take() {
+            home.give_back_all(&self.device);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Device memory TCP: payload of TCP lands in a device's memory, its headers in the host's, and the program gets references.
+//!
+//! It is the kernel's (Documentation/networking/devmem.rst), on a stack of the program's own, with the same meaning and errnos:
+//!
+//! | the kernel's | here |
+//! |---|---|
+//! | a dma-buf | [`DeviceMemory`] |
+//! | ethtool -L, -N | [`Stack::set_queues`](crate::Stack::set_queues), [`Stack::steer`](crate::Stack::steer) |
+//! | netlink bind-rx, an id, closing the socket of it | [`Stack::bind_rx`](crate::Stack::bind_rx), [`Binding::id`], dropping the [`Binding`] |
+//! | recvmsg(MSG_SOCK_DEVMEM), SCM_DEVMEM_DMABUF | [`Stream::recv_frags`](crate::tcp::Stream::recv_frags), [`Frag`] |
+//! | recvmsg without the flag: EFAULT | [`Stream::recv`](crate::tcp::Stream::recv): the same |
+//! | setsockopt(SO_DEVMEM_DONTNEED) | [`Stream::dont_need`](crate::tcp::Stream::dont_need), or dropping [`Frags`] |
+//!
+//! ```
+//! use onecopy_net::devmem::{DeviceId, DeviceMemory};
+//! use onecopy_net::tcp::{Listener, Stream};
+//! use onecopy_net::{Stack, Tap};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (near, far) = Tap::cable(1500)?;
+//! let client = Stack::builder().link(near).address("10.0.0.1/24").build()?;
+//! let server = Stack::builder().link(far).address("10.0.0.2/24").build()?;
+//!
+//! let memory = DeviceMemory::opaque(256, DeviceId(0))?;
+//! server.set_queues(2)?;
+//! server.steer("10.0.0.2:80".parse()?, 1)?;
+//! let binding = server.bind_rx(&memory, &[1])?;
+//!
+//! let listener = Listener::bind(&server, "10.0.0.2:80".parse()?)?;
+//! let sender = Stream::connect(&client, "10.0.0.2:80".parse()?)?;
+//! let (receiver, _) = listener.accept()?;
+//! sender.send(b"hello, device")?;
+//!
+//! let frags = receiver.recv_frags(1024)?;
+//! for frag in frags.device() {
+//!     assert_eq!(frag.binding, binding.id());
+//!     let mut bytes = vec![0; frag.len as usize];
+//!     memory.read_at(frag.offset, &mut bytes)?; // what a kernel on the device would do in place
+//!     assert_eq!(bytes, b"hello, device");
+//! }
+//! // Dropped, its tokens are given back: the pages are free for more.
+//! # Ok(())
+//! # }
+//! ```
+
+mod binding;
+mod frags;
+mod rx;
+mod tokens;
+
+pub use binding::{Binding, Event};
+pub use frags::{Frag, Frags, Piece, TokenRange};
+pub use onecopy_link::rx::QueueStats;
+pub use onecopy_pool::{Device, DeviceId, DeviceMemory};
+pub(crate) use rx::Rx;
+pub(crate) use tokens::Tokens;

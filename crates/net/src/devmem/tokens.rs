@@ -1,0 +1,116 @@
+//! Fragments that a program has, by number.
+
+use super::frags::{Frag, TokenRange};
+use super::rx::Hunger;
+use crate::stack::Inner;
+use onecopy_chain::Fragment;
+use onecopy_sync::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The highest token: they have 31 bits (include/net/sock.h: sk_user_frags).
+const HIGHEST: u32 = i32::MAX as u32;
+
+/// Fragments that one call considers at most, those that are not there among them (net/core/sock.c: MAX_DONTNEED_FRAGS).
+const MOST: usize = 1024;
+
+/// Which fragments the program of a socket has. Each token is given out once before all others have been: one that is returned twice is
+/// nobody's, and does not free another's page.
+pub(crate) struct Tokens {
+    state: Mutex<State>,
+    hunger: Arc<Hunger>,
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: HashMap<u32, Fragment>,
+    last: u32,
+    /// The socket is closed: what is given out now is given back at once.
+    closed: bool,
+}
+
+impl State {
+    fn next(&mut self) -> u32 {
+        loop {
+            self.last = if self.last >= HIGHEST { 1 } else { self.last + 1 };
+            if !self.held.contains_key(&self.last) {
+                return self.last;
+            }
+        }
+    }
+}
+
+impl Tokens {
+    pub fn new(inner: &Arc<Inner>, hunger: Arc<Hunger>) -> Tokens {
+        Tokens { state: Mutex::default(), hunger, inner: Arc::clone(inner) }
+    }
+
+    /// Gives out a token for each fragment; without one (0) where the socket is closed.
+    pub fn give_out(&self, fragments: impl Iterator<Item = (Fragment, Frag)>, into: &mut Vec<Frag>) {
+        let mut state = self.state.lock();
+        for (fragment, frag) in fragments {
+            let token = if state.closed { 0 } else { state.next() };
+            if token != 0 {
+                state.held.insert(token, fragment);
+            }
+            into.push(Frag { token, ..frag });
+        }
+    }
+
+    /// Takes tokens back; of those that nobody has, nothing becomes. Returns fragments that are free.
+    pub fn give_back(&self, ranges: &[TokenRange]) -> usize {
+        let mut freed = Vec::new();
+        let mut left = MOST;
+        {
+            let mut state = self.state.lock();
+            for range in ranges {
+                let count = (range.count as usize).min(left);
+                left -= count;
+                let tokens = (0..count as u32).map_while(|n| range.start.checked_add(n));
+                freed.extend(tokens.filter_map(|token| state.held.remove(&token)));
+            }
+        }
+        self.home(freed)
+    }
+
+    /// Takes these back, however many they are.
+    pub fn give_back_all(&self, frags: &[Frag]) {
+        let freed = {
+            let mut state = self.state.lock();
+            frags.iter().filter_map(|frag| state.held.remove(&frag.token)).collect()
+        };
+        self.home(freed);
+    }
+
+    /// The socket is closed: what its program has not given back is free.
+    pub fn close(&self) {
+        let held = {
+            let mut state = self.state.lock();
+            state.closed = true;
+            std::mem::take(&mut state.held)
+        };
+        self.home(held.into_values().collect());
+    }
+
+    /// How many the program has.
+    pub fn held(&self) -> usize {
+        self.state.lock().held.len()
+    }
+
+    /// Sends pages home: through their pool's return ring, without a call, unless a window waits for them.
+    fn home(&self, freed: Vec<Fragment>) -> usize {
+        let count = freed.len();
+        drop(freed);
+        if count > 0 && self.hunger.feeds() {
+            self.inner.with(|_, _| ());
+        }
+        count
+    }
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tokens({} held)", self.held())
+    }
+}

@@ -1,0 +1,8 @@
+//! Device memory TCP between two stacks on one cable: payload lands in memory that no process maps, and programs get references.
+
+mod binding;
+mod random;
+mod receive;
+mod room;
+mod tokens;
+mod world;

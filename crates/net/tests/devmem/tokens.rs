@@ -1,0 +1,66 @@
+//! How tokens are given back.
+
+use crate::world::{World, errno, pattern};
+use onecopy_net::RecvFlags;
+use onecopy_net::devmem::{Frag, TokenRange};
+
+fn ranges(frags: &[Frag]) -> Vec<TokenRange> {
+    frags.iter().map(|frag| (*frag).into()).collect()
+}
+
+#[test]
+fn a_token_is_its_sockets_alone_and_good_for_once() {
+    let world = World::new(64);
+    let _binding = world.bind();
+    let (first, second) = (world.connect(), world.connect());
+    first.0.send(b"first").unwrap();
+    second.0.send(b"second").unwrap();
+    let ours = first.1.recv_frags(64).unwrap().into_device();
+    let theirs = second.1.recv_frags(64).unwrap().into_device();
+    assert_eq!((ours[0].token, theirs[0].token), (1, 1), "each socket counts from 1");
+    assert_eq!(first.1.dont_need(&[TokenRange { start: 2, count: 5 }]).unwrap(), 0, "nobody's");
+    assert_eq!(first.1.dont_need(&ranges(&ours)).unwrap(), 1);
+    assert_eq!(first.1.dont_need(&ranges(&ours)).unwrap(), 0, "a stale one");
+    assert_eq!(second.1.tokens_held(), 1, "the other socket's, of the same number, is untouched");
+    // A stale token is not the next fragment's.
+    first.0.send(b"third").unwrap();
+    let next = first.1.recv_frags(64).unwrap().into_device();
+    assert_eq!(next[0].token, 2);
+    assert_eq!(first.1.dont_need(&ranges(&ours)).unwrap(), 0);
+    assert_eq!(world.read(&next), b"third");
+    for strange in [(0, 1), (u32::MAX, 1), (u32::MAX, u32::MAX), (1 << 31, 9), (7, 0)] {
+        assert_eq!(first.1.dont_need(&[TokenRange { start: strange.0, count: strange.1 }]).unwrap(), 0);
+    }
+    assert_eq!(first.1.dont_need(&ranges(&next)).unwrap() + second.1.dont_need(&ranges(&theirs)).unwrap(), 2);
+    assert!(world.all_home());
+}
+
+#[test]
+fn a_call_has_the_kernels_limits() {
+    let world = World::new(1024);
+    let _binding = world.bind();
+    let (sender, receiver) = world.connect();
+    // Each byte is a fragment of its own.
+    let mut frags: Vec<Frag> = Vec::new();
+    let data = pattern(1100);
+    sender.send(&data).unwrap();
+    while frags.len() < data.len() {
+        frags.extend(receiver.recv_frags_with_flags(1, 1, RecvFlags::empty()).unwrap().into_device());
+    }
+    assert!(world.read(&frags) == data);
+    assert_eq!(frags.iter().map(|frag| frag.token).collect::<Vec<_>>(), (1..=1100).collect::<Vec<_>>());
+    assert_eq!(errno(receiver.dont_need(&[TokenRange { start: 1, count: 1 }; 129])), 22);
+    assert_eq!(errno(receiver.dont_need_bytes(&[0; 7])), 22);
+    assert_eq!(errno(receiver.dont_need_bytes(&[0; 129 * 8])), 22);
+    assert_eq!(receiver.tokens_held(), 1100, "what is refused does nothing");
+    // Missing ones count: 24 that nobody has, and a thousand.
+    let much = [TokenRange { start: 5000, count: 24 }, TokenRange { start: 1, count: 1100 }];
+    assert_eq!(receiver.dont_need(&much).unwrap(), 1000);
+    let mut bytes = Vec::new();
+    bytes.extend(1001_u32.to_ne_bytes());
+    bytes.extend(100_u32.to_ne_bytes());
+    assert_eq!(receiver.dont_need_bytes(&bytes).unwrap(), 100);
+    assert_eq!(receiver.dont_need(&[]).unwrap(), 0);
+    assert_eq!(receiver.tokens_held(), 0);
+    assert!(world.all_home());
+}

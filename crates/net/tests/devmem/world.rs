@@ -1,0 +1,81 @@
+//! Two stacks on one cable, one of them with memory that is bound to queue 1.
+
+use onecopy_net::devmem::{Binding, DeviceId, DeviceMemory, Frag, Frags};
+use onecopy_net::tcp::{Listener, Stream};
+use onecopy_net::{Result, Stack, Tap};
+use std::net::SocketAddr;
+
+pub const SERVER: &str = "10.0.0.2:80";
+
+pub fn server() -> SocketAddr {
+    SERVER.parse().unwrap()
+}
+
+pub struct World {
+    pub near: Stack,
+    pub far: Stack,
+    pub memory: DeviceMemory,
+    pub listener: Listener,
+}
+
+impl World {
+    /// Memory of so many pages, steered to and not bound yet.
+    pub fn new(pages: u32) -> World {
+        let (a, b) = Tap::cable(1500).unwrap();
+        let build = |tap, address| Stack::builder().link(tap).address(address).build().unwrap();
+        let (near, far) = (build(a, "10.0.0.1/24"), build(b, "10.0.0.2/24"));
+        let memory = DeviceMemory::opaque(pages, DeviceId(7)).unwrap();
+        far.set_queues(2).unwrap();
+        far.steer(server(), 1).unwrap();
+        let listener = Listener::bind(&far, server()).unwrap();
+        World { near, far, memory, listener }
+    }
+
+    pub fn bind(&self) -> Binding {
+        self.far.bind_rx(&self.memory, &[1]).unwrap()
+    }
+
+    /// A connection, the sender's end first.
+    pub fn connect(&self) -> (Stream, Stream) {
+        let sender = Stream::connect(&self.near, server()).unwrap();
+        let receiver = self.listener.accept().unwrap().0;
+        // What hangs is told of.
+        receiver.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+        sender.set_write_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+        (sender, receiver)
+    }
+
+    /// What lies in fragments.
+    pub fn read(&self, frags: &[Frag]) -> Vec<u8> {
+        let mut all = Vec::new();
+        for frag in frags {
+            let mut bytes = vec![0; frag.len as usize];
+            self.memory.read_at(frag.offset, &mut bytes).unwrap();
+            all.extend(bytes);
+        }
+        all
+    }
+
+    /// What was received, wherever it lies.
+    pub fn bytes(&self, frags: &Frags) -> Vec<u8> {
+        let mut all = frags.linear().map(|view| view.to_vec()).unwrap_or_default();
+        all.extend(self.read(frags.device()));
+        assert_eq!(all.len(), frags.len());
+        all
+    }
+
+    /// Whether all pages are home, but for the one that small pieces are cut from.
+    pub fn all_home(&self) -> bool {
+        self.memory.free() + u64::from(self.memory.page_len()) >= self.memory.len()
+    }
+}
+
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
+}
+
+pub fn errno<T: std::fmt::Debug>(result: Result<T>) -> i32 {
+    let error = result.unwrap_err();
+    assert!(error.reason().is_some(), "{error:?} says what to do");
+    error.raw_os_error()
+}

@@ -161,7 +161,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__nc)
-            opts="-l -U -u -v -d -q -N -w -h --listen --unix --udp --tap --addr --gateway --mtu --kernel-addr --send --recv --sum --json --verbose --no-stdin --quit --no-shutdown --timeout --color --help"
+            opts="-l -U -u -v -d -q -N -w -h --listen --unix --udp --tap --addr --gateway --mtu --kernel-addr --transport --send --recv --sum --json --verbose --no-stdin --quit --no-shutdown --timeout --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -193,6 +193,10 @@ _onecopy() {
                     ;;
                 --kernel-addr)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --transport)
+                    COMPREPLY=($(compgen -W "kernel kernel-uring stack auto" -- "${cur}"))
                     return 0
                     ;;
                 --send)

@@ -35,6 +35,7 @@ fn doctor_tells_the_machine_as_json() {
         "datagrams",
         "references",
         "io_uring",
+        "kernel_tcp",
         "tap",
         "xdp",
         "cuda",

@@ -96,6 +96,19 @@
 //! # }
 //! ```
 //!
+//! Without a TAP device or root the kernel's own TCP carries the same sockets, through io_uring: sends without a copy with the same notifications.
+//! [`Stack::carrier`] tells which it is.
+//!
+//! ```no_run
+//! use onecopy::{Stack, Transport, tcp};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let stack = Stack::builder().transport(Transport::Kernel).build()?;
+//! let listener = tcp::Listener::bind(&stack, "0.0.0.0:9000".parse()?)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Code that takes either is generic over [`ByteStream`] and [`ByteListener`].
 //!
 //! # What else there is
@@ -119,7 +132,12 @@ pub use onecopy_unix::{
 
 pub use onecopy_net::{ByteListener, ByteSlot, ByteStream, ByteView};
 
-pub use onecopy_net::{BuildError, Builder, Cidr, Driver, Mac, Port, Sealed, Stack};
+pub use onecopy_net::{BuildError, Builder, Cidr, Driver, Mac, Port, Refused, Sealed, Stack};
+
+/// The kernel's TCP as a transport of a [`Stack`]'s sockets ([`Builder::transport`]).
+pub mod kernel {
+    pub use onecopy_net::kernel::*;
+}
 
 /// TCP on a [`Stack`]. With the features `tokio` and `mio` it has modules of these names, with the shapes of these crates' own types.
 pub mod tcp {

@@ -44,6 +44,7 @@ pub fn all(machine: &Machine, copy: &Copy, probes: &Probes) -> Vec<Feature> {
         streams(machine, probes),
         datagrams(probes),
         references(probes),
+        tcp(probes),
         pools(machine),
         stores(copy),
         choice(copy),
@@ -144,6 +145,35 @@ fn datagrams(probes: &Probes) -> Feature {
         format!("two could not meet ({})", probes.datagrams.detail),
         remedy,
     )
+}
+
+/// The rule of `Transport::Auto`: a stack of our own where its TAP can be had, else the kernel's through io_uring.
+fn tcp(probes: &Probes) -> Feature {
+    const NAME: &str = "TCP";
+    const PRIVILEGE: &str = "root, or CAP_NET_ADMIN and /dev/net/tun, for a stack of our own";
+    match (probes.tap.works, probes.kernel_tcp.works) {
+        (true, true) => {
+            Feature::best(NAME, "a stack of our own on a TAP device, or the kernel's through io_uring")
+        }
+        (true, false) => Feature::lesser(
+            NAME,
+            "a stack of our own on a TAP device; without one, the kernel's sockets alone",
+            &*probes.kernel_tcp.detail,
+            "allow io_uring (kernel.io_uring_disabled, the seccomp filter or container profile), in a kernel of 6.1 or newer",
+        ),
+        (false, true) => Feature::lesser(
+            NAME,
+            "the kernel's through io_uring (nc --transport kernel-uring, Transport::Kernel)",
+            &*probes.tap.detail,
+            PRIVILEGE,
+        ),
+        (false, false) => Feature::lesser(
+            NAME,
+            "the kernel's sockets alone (nc)",
+            format!("{}; {}", probes.tap.detail, probes.kernel_tcp.detail),
+            PRIVILEGE,
+        ),
+    }
 }
 
 fn references(probes: &Probes) -> Feature {
@@ -259,7 +289,8 @@ mod tests {
         machine.limits.send_buffer = Some(212_992);
         machine.user.net_admin = false;
         machine.memory.huge_pages = (0, 0);
-        for probe in [&mut probes.memfd_seals, &mut probes.datagrams, &mut probes.references] {
+        for probe in [&mut probes.memfd_seals, &mut probes.datagrams, &mut probes.references, &mut probes.tap]
+        {
             *probe = Probe { works: false, detail: "memfd_create: EPERM".into() };
         }
         copy.forced = Some("generic".into());

@@ -52,6 +52,7 @@ pub struct Probes {
     /// A page of a pool, handed over where it lies.
     pub references: Probe,
     pub io_uring: Probe,
+    pub kernel_tcp: Probe,
     pub tap: Probe,
     pub xdp: Probe,
     pub cuda: Probe,
@@ -67,6 +68,7 @@ impl Probes {
             datagrams: datagrams(),
             references: references(),
             io_uring: io_uring(),
+            kernel_tcp: kernel_tcp(),
             tap: tap(machine),
             xdp: xdp(machine),
             cuda: cuda(),
@@ -194,6 +196,22 @@ fn io_uring() -> Probe {
         "rings can be set up, SEND_ZC included"
     } else {
         "rings can be set up, no SEND_ZC"
+    })
+}
+
+/// The kernel's TCP below our own sockets, as `Transport::Kernel` has it.
+fn kernel_tcp() -> Probe {
+    let stack = match onecopy::Stack::builder().transport(onecopy::Transport::Kernel).build() {
+        Ok(stack) => stack,
+        Err(error) => return Probe::fails(error.to_string()),
+    };
+    let registered =
+        stack.link_counters().iter().any(|(name, value)| *name == "pages_registered" && *value > 0);
+    Probe::works(match registered {
+        true => "sends without a copy, from registered pages; receives into pages of ours",
+        false => {
+            "sends without a copy, from pages that are not registered (RLIMIT_MEMLOCK is too low); receives into pages of ours"
+        }
     })
 }
 

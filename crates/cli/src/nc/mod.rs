@@ -17,7 +17,7 @@ use crate::own_stack::OwnStack;
 use crate::process::{self, Stop};
 use crate::units;
 use ends::{Sink, Source};
-use onecopy::Stack;
+use onecopy::{Stack, Transport};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +37,7 @@ Examples:
   onecopy nc --unix /run/jobs.sock                  shared memory, where the peer can
   onecopy nc --tap onecopy0 --addr 10.0.0.2/24 --kernel-addr 10.0.0.1/24 10.0.0.1:9000
                                                     our own TCP, as root
+  onecopy nc --transport kernel-uring 10.0.0.1:9000 the kernel's TCP, our sockets above it
 
 A stack of our own (--tap) is there as long as the program is, and so is the TAP
 if it made it: nothing has to be cleaned up, however it ends.";
@@ -59,6 +60,10 @@ pub struct Args {
     udp: bool,
     #[command(flatten)]
     own: OwnStack,
+    /// Who carries TCP: the kernel, the kernel through io_uring (no privilege is needed), a stack of our own (--tap), or that one if it can be had
+    /// and else the kernel through io_uring. Left out: a stack of our own with --tap, the kernel without
+    #[arg(long, value_enum, value_name = "WAY", conflicts_with_all = ["unix", "udp"])]
+    transport: Option<Way>,
     /// Send this file instead of standard input
     #[arg(long, value_name = "FILE", conflicts_with = "no_stdin")]
     send: Option<PathBuf>,
@@ -92,6 +97,19 @@ pub struct Args {
     timeout: Option<Duration>,
 }
 
+/// Who carries TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Way {
+    /// The kernel's sockets.
+    Kernel,
+    /// The kernel's TCP through io_uring, with our own sockets above it.
+    KernelUring,
+    /// A stack of our own.
+    Stack,
+    /// The latter if it can be had, else the kernel's through io_uring.
+    Auto,
+}
+
 /// What `nc` is to do, once the flags are found to make sense.
 pub struct Plan {
     args: Args,
@@ -106,6 +124,21 @@ impl Plan {
             return Err(Usage(format!("{target} is a unix socket: leave out {flag}")).into());
         }
         args.own.check()?;
+        let why = match (args.transport, args.own.is_some()) {
+            (Some(Way::Kernel | Way::KernelUring), true) => {
+                Some("--tap is for a stack of our own: leave it out, or say --transport stack")
+            }
+            (Some(Way::Stack), false) => Some(
+                "a stack of our own needs a TAP device: add --tap NAME and --addr, or leave out --transport",
+            ),
+            (Some(_), _) if matches!(target, Target::Unix(_)) => {
+                Some("a unix socket is carried as its peer can: leave out --transport")
+            }
+            _ => None,
+        };
+        if let Some(why) = why {
+            return Err(Usage(why.into()).into());
+        }
         for (flag, span) in [("-w", args.timeout), ("-q", args.quit.filter(|_| args.udp))] {
             if span == Some(Duration::ZERO) {
                 return Err(Usage(format!("{flag} 0 leaves no time for anything: write 1s or more")).into());
@@ -127,15 +160,44 @@ impl Plan {
         self.args.recv.as_deref().map_or_else(Sink::stdout, Sink::create)
     }
 
-    /// The stack of our own, if one was asked for, and its TAP's name.
-    fn stack(&self) -> anyhow::Result<Option<(Stack, String)>> {
-        let opened = self.args.own.open_named()?;
+    /// What carries the bytes, if not the kernel's sockets: a stack of our own with its TAP's name, or the kernel through io_uring.
+    fn stack(&self) -> anyhow::Result<Option<(Stack, Option<String>)>> {
+        let opened = match self.args.transport {
+            Some(Way::KernelUring) => return self.kernel().map(Some),
+            Some(Way::Auto) if !self.args.own.is_some() => return self.kernel().map(Some),
+            Some(Way::Auto) => match self.args.own.open_named() {
+                Ok(opened) => opened,
+                Err(error) => {
+                    if self.args.verbose {
+                        tell!("onecopy nc: {error:#}");
+                    }
+                    return self.kernel().map(Some);
+                }
+            },
+            Some(Way::Kernel | Way::Stack) | None => self.args.own.open_named()?,
+        };
         Ok(opened.map(|(stack, name, about)| {
             if self.args.verbose {
                 tell!("onecopy nc: {about}");
             }
-            (stack, name)
+            (stack, Some(name))
         }))
+    }
+
+    /// The kernel's TCP through io_uring.
+    fn kernel(&self) -> anyhow::Result<(Stack, Option<String>)> {
+        let stack = Stack::builder().transport(Transport::Kernel).build()?;
+        if self.args.verbose {
+            let registered =
+                stack.link_counters().iter().any(|(name, value)| *name == "pages_registered" && *value > 0);
+            let how = if registered {
+                "are registered"
+            } else {
+                "are not registered: RLIMIT_MEMLOCK (ulimit -l) is too low"
+            };
+            tell!("onecopy nc: the kernel's TCP through io_uring; the pages that are sent from {how}");
+        }
+        Ok((stack, None))
     }
 
     /// Whether anything is told at the end.

@@ -6,7 +6,7 @@ use super::wire::Wire;
 use crate::address::{Address, Place};
 use crate::failure::Usage;
 use anyhow::Context;
-use onecopy::{Stack, tcp, unix};
+use onecopy::{Carrier, Stack, tcp, unix};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io::ErrorKind;
@@ -45,12 +45,12 @@ pub fn open(plan: &Plan, stack: Option<&Stack>, place: impl FnOnce(Place)) -> an
                 Some(limit) => tcp::Stream::connect_timeout(stack, to, limit),
                 None => tcp::Stream::connect(stack, to),
             };
-            Wire::Stack(made.map_err(|error| of_ours(error, &format!("cannot connect to {to}")))?)
+            Wire::Stack(made.map_err(|error| of_ours(stack, error, &format!("cannot connect to {to}")))?)
         }
         (Target::Net(host, port), Some(stack), true) => {
             let at = of_stack(stack, host, *port)?;
             let listener = tcp::Listener::bind(stack, at)
-                .map_err(|error| of_ours(error, &format!("cannot listen on {at}")))?;
+                .map_err(|error| of_ours(stack, error, &format!("cannot listen on {at}")))?;
             listening(plan, &listener.local_addr()?.to_string());
             listener.set_accept_timeout(limit)?;
             match listener.accept() {
@@ -122,15 +122,19 @@ fn connect(host: &str, port: u16, limit: Option<Duration>) -> anyhow::Result<Tcp
 pub fn of_stack(stack: &Stack, host: &str, port: u16) -> anyhow::Result<SocketAddr> {
     let own = stack.addresses();
     let found = resolve(host, port)?;
-    let speaks = |to: &&SocketAddr| own.iter().any(|own| own.address().is_ipv4() == to.is_ipv4());
+    // The kernel has both families.
+    let speaks = |to: &&SocketAddr| {
+        stack.carrier() == Carrier::Kernel || own.iter().any(|own| own.address().is_ipv4() == to.is_ipv4())
+    };
     let unfit =
         || Usage(format!("{host} has no address of the family that the stack has: give it one with --addr"));
     found.iter().find(speaks).copied().ok_or_else(|| unfit().into())
 }
 
 /// What our stack says, with this program's flags as the advice where a program's calls are meant.
-fn of_ours(error: onecopy::Error, what: &str) -> anyhow::Error {
+fn of_ours(stack: &Stack, error: onecopy::Error, what: &str) -> anyhow::Error {
     match error.kind() {
+        _ if stack.carrier() == Carrier::Kernel => anyhow::Error::new(error).context(what.to_owned()),
         ErrorKind::NetworkUnreachable => {
             anyhow::anyhow!(
                 "{what}: no route leads there; name a router of the stack's network with --gateway"

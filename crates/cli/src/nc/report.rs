@@ -56,6 +56,9 @@ impl Report {
                 format!("a unix socket, sending by {}, receiving by {}", article(send), article(receive))
             }
             (family, Some(tap)) => format!("{} of our own stack on TAP {tap}", family.to_uppercase()),
+            (family, None) if send.contains("io_uring") => {
+                format!("the kernel's {}, by io_uring", family.to_uppercase())
+            }
             (family, None) => format!("the kernel's {}", family.to_uppercase()),
         };
         match &self.names {

@@ -119,7 +119,7 @@ impl Job for Datagrams {
         let peer = &self.0;
         let (source, sink) = (plan.source()?, plan.sink()?);
         let stack = plan.stack()?;
-        if let Some((_, tap)) = &stack {
+        if let Some((_, Some(tap))) = &stack {
             let _ = peer.tap.set(tap.clone());
         }
         let socket = peer.open(plan, stack.as_ref().map(|(stack, _)| stack), &sink)?;

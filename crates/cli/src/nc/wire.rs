@@ -200,7 +200,10 @@ impl Wire {
     pub fn carriers(&self) -> (&'static str, &'static str) {
         match self {
             Wire::Kernel(_) => ("kernel", "kernel"),
-            Wire::Stack(_) => ("stack", "stack"),
+            Wire::Stack(stream) => match stream.path().send {
+                onecopy::Carrier::Kernel => ("kernel, by io_uring", "kernel, by io_uring"),
+                _ => ("stack", "stack"),
+            },
             Wire::Unix(stream, _) => {
                 let name = |carrier| match carrier {
                     onecopy::Carrier::SharedMemory => "shared memory",

@@ -36,6 +36,37 @@ fn a_file_goes_over_the_kernels_tcp() {
     assert_eq!((&client["local"], &client["peer"]), (&server["peer"], &server["local"]));
 }
 
+/// The same through io_uring: it needs no privilege either, and is told. Each copy of the kernel's is counted, the file's among them.
+#[test]
+fn a_file_goes_over_the_kernels_tcp_by_io_uring() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let data = noise(3_000_001);
+    std::fs::write(&from, &data).unwrap();
+    let way = ["nc", "--transport", "kernel-uring", "--json", "-v"];
+    let mut listen = way.to_vec();
+    listen.extend(["-l", "127.0.0.1:0", "--recv", to.to_str().unwrap()]);
+    if onecopy::Stack::builder().transport(onecopy::Transport::Kernel).build().is_err() {
+        return eprintln!("skipped: io_uring is forbidden here");
+    }
+    let mut server = Running::start(&mut onecopy(&listen));
+    let at = server.listens();
+    let mut connect = way.to_vec();
+    connect.extend([&at, "--send", from.to_str().unwrap()]);
+    let client = Running::start(&mut onecopy(&connect));
+    let (client, server) = (client.end().well().report(), server.end().well().report());
+    assert!(std::fs::read(&to).unwrap() == data);
+    let len = data.len() as u64;
+    for (report, way) in [(&client, "sent"), (&server, "received")] {
+        assert_eq!(
+            (&report[way]["bytes"], &report[way]["over"]),
+            (&len.into(), &"kernel, by io_uring".into())
+        );
+        assert_eq!((&report["user_copied"], &report["tap"]), (&0.into(), &serde_json::Value::Null));
+    }
+    assert_eq!(server["kernel_copied"], 2 * len);
+}
+
 /// What everybody else says of the file.
 fn sha256sum(path: &std::path::Path) -> String {
     let out = Command::new("sha256sum").arg(path).output().unwrap();

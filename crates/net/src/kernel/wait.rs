@@ -110,6 +110,7 @@ pub(super) fn explained(op: Op, errno: Errno) -> Error {
         (_, Errno::NETUNREACH) => "no route leads there; look at `ip route get`",
         (_, Errno::HOSTUNREACH) => "no such host answers there; is its address right, and its interface up?",
         (_, Errno::CONNRESET) => "the peer ended the connection at once; connect again",
+        (_, Errno::PIPE) => "the peer is gone, or this side was shut down for sending; connect again",
         (_, Errno::CONNABORTED) => "the stack was dropped, or io_uring failed; build another one",
         (_, Errno::OWNERDEAD) => {
             "a fork's child has no thread that makes requests; build a stack of its own there"

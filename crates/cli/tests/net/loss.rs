@@ -5,9 +5,9 @@ use crate::world::{BOTH, FAR, OURS, World};
 use std::io::Write;
 use std::path::Path;
 
-/// Bytes each way: as many as go through within a minute on a small machine that others use, too. ONECOPY_LOSS has another size: 1073741824.
+/// Bytes each way. ONECOPY_LOSS has another size.
 fn size() -> u64 {
-    std::env::var("ONECOPY_LOSS").ok().and_then(|text| text.parse().ok()).unwrap_or(256 << 20)
+    std::env::var("ONECOPY_LOSS").ok().and_then(|text| text.parse().ok()).unwrap_or(1 << 30)
 }
 
 /// 1 %, of either direction.

@@ -67,9 +67,11 @@ fn lay_out(at: &Path) -> Result<()> {
         fs::remove_dir_all(at).with_context(|| at.display().to_string())?;
     }
     let source = shell::root().join("python");
-    for folder in ["onecopy", "tests"] {
+    let folders = [("onecopy", source.join("onecopy")), ("tests", source.join("tests"))];
+    let examples = ("examples", shell::root().join("examples/python"));
+    for (folder, from) in folders.into_iter().chain([examples]) {
         fs::create_dir_all(at.join(folder)).with_context(|| at.display().to_string())?;
-        for entry in fs::read_dir(source.join(folder))? {
+        for entry in fs::read_dir(&from).with_context(|| from.display().to_string())? {
             let path = entry?.path();
             if path.is_file() {
                 fs::copy(&path, at.join(folder).join(path.file_name().unwrap_or_default()))?;

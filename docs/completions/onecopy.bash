@@ -235,13 +235,17 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__proxy)
-            opts="-h --listen --tap --addr --gateway --mtu --kernel-addr --config --access-log --access-log-format --metrics --log-level --tls-cert --tls-key --backend --transport --forward --send-lent --threads --backends --queue --buffer --max-clients --idle-timeout --head-timeout --send-timeout --backend-timeout --max-line --max-head --grace --direct --trust-backend --die-with-parent --cpu --color --help"
+            opts="-h --listen --takeover --tap --addr --gateway --mtu --kernel-addr --config --access-log --access-log-format --metrics --log-level --tls-cert --tls-key --backend --transport --forward --send-lent --threads --backends --queue --buffer --max-clients --idle-timeout --head-timeout --send-timeout --backend-timeout --max-line --max-head --grace --direct --trust-backend --die-with-parent --cpu --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --takeover)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -6,6 +6,7 @@ use super::access::{AccessLog, Setup};
 use super::config::Given;
 use super::says::Says;
 use anyhow::Context;
+use sd_notify::NotifyState;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -59,6 +60,10 @@ impl Again {
 
     /// Reads and opens all of it again. What is wrong is told, and changes nothing.
     pub async fn read<A: Operated>(&self) {
+        // systemd waits from the one to the other (Type=notify-reload, sd_notify(3)).
+        if let Ok(now) = NotifyState::monotonic_usec_now() {
+            let _ = sd_notify::notify(&[NotifyState::Reloading, now]);
+        }
         if let Err(why) = self.settings::<A>() {
             warn!(target: "onecopy", "goes on with the settings that it has: {why:#}");
         }
@@ -67,6 +72,7 @@ impl Again {
             // The writer may have much to write before.
             let _ = tokio::task::spawn_blocking(move || log.again(setup)).await;
         }
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
     }
 
     fn settings<A: Operated>(&self) -> anyhow::Result<()> {

@@ -18,11 +18,15 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 /// How long, and for how many bytes, a refused client's further input is read away.
 const LINGER: (Duration, usize) = (Duration::from_millis(500), 1 << 20);
+
+/// How long, once the proxy is asked to stop, a connection may take to bring its first request.
+const FIRST: Duration = Duration::from_secs(2);
 
 /// Whether a connection goes on after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +52,7 @@ pub async fn serve(proxy: &Proxy, tcp: Tcp, ip: IpAddr) {
     let accepted = tokio::select! {
         accepted = within(proxy.times().head, Session::accept(tcp, identity.settings())) => accepted,
         // Like a client without a request: nothing is in flight yet.
-        _ = stop.wait_for(|stop| *stop) => return,
+        () = leave(&mut stop, true) => return,
     };
     let (handshakes, session) = match accepted {
         Some(Ok(session)) => (Counters { tls_handshakes: 1, ..Default::default() }, Ok(session)),
@@ -65,11 +69,21 @@ pub async fn serve(proxy: &Proxy, tcp: Tcp, ip: IpAddr) {
     }
 }
 
+/// Waits until a client without a request is let go: when the proxy is asked to stop, unless its request may be on its way, since
+/// it has only just come.
+async fn leave(stop: &mut watch::Receiver<bool>, new: bool) {
+    let _ = stop.wait_for(|stop| *stop).await;
+    if new {
+        tokio::time::sleep(FIRST).await;
+    }
+}
+
 async fn requests(proxy: &Proxy, peer: &mut Peer, ip: IpAddr) {
     let mut inbox = Vec::new();
     let mut heads = Heads::default();
+    let mut new = true;
     loop {
-        let (request, head) = match next_request(proxy, peer, &mut inbox).await {
+        let (request, head) = match next_request(proxy, peer, &mut inbox, std::mem::take(&mut new)).await {
             Ok(Some(length)) => match Request::parse(&inbox[..length], proxy.limits) {
                 Ok(Some(parsed)) => parsed,
                 _ => return, // it was whole a moment ago
@@ -98,7 +112,12 @@ struct Heads {
 
 /// Reads until a whole head is in the inbox: its length, None when the client is done (or the proxy is), or why
 /// the head is refused.
-async fn next_request(proxy: &Proxy, peer: &mut Peer, inbox: &mut Vec<u8>) -> Result<Option<usize>, Refusal> {
+async fn next_request(
+    proxy: &Proxy,
+    peer: &mut Peer,
+    inbox: &mut Vec<u8>,
+    new: bool,
+) -> Result<Option<usize>, Refusal> {
     let late = Refusal { status: 408, why: "the request took too long to arrive" };
     // A head can only have become whole, or wrong, where a line ended: a client that drips bytes must not make
     // the whole head be read again for each.
@@ -129,7 +148,7 @@ async fn next_request(proxy: &Proxy, peer: &mut Peer, inbox: &mut Vec<u8>) -> Re
                         ready = tokio::time::timeout_at(idle, peer.readable()) => {
                             if !matches!(ready, Ok(Ok(()))) { return Ok(None) }
                         }
-                        _ = stop.wait_for(|stop| *stop) => return Ok(None),
+                        () = leave(&mut stop, new) => return Ok(None),
                     }
                     deadline = Instant::now() + proxy.times().head;
                     if !std::mem::replace(&mut begun, true) {

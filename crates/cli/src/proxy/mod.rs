@@ -15,6 +15,7 @@ mod seats;
 mod shared;
 mod shelf;
 mod stacked;
+mod takeover;
 mod tcp;
 mod timeout;
 mod tls;
@@ -38,13 +39,14 @@ use line::Forward;
 use loan::{SendLent, Sender};
 use onecopy::Stack;
 use pool::{Backend, Pool};
+use sd_notify::NotifyState;
 use seats::{Seat, Seats, Shares};
 use shared::Proxy;
 use shelf::Shelf;
 use stacked::Stacked;
 use std::cell::Cell;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -63,6 +65,10 @@ pub struct Args {
     /// Where clients connect; port 0 takes a free one.
     #[arg(long, value_name = "IP:PORT", value_parser = units::place)]
     listen: SocketAddr,
+    /// Meet a proxy that runs, at this unix socket, and take over its listener; it finishes what it has and ends. Then, or where
+    /// there is none, wait there for a successor. No client is refused meanwhile. (Under systemd, a .socket unit is the way)
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "tap")]
+    takeover: Option<Address>,
     #[command(flatten)]
     stack: OwnStack,
     #[command(flatten)]
@@ -200,9 +206,19 @@ impl Front {
         deprecated,
         reason = "`new` is deprecated for types whose descriptor may change; ours owns one for life"
     )]
-    fn open(address: SocketAddr, stack: Option<&Stack>) -> anyhow::Result<(Front, SocketAddr)> {
+    fn open(
+        address: SocketAddr,
+        given: Option<std::net::TcpListener>,
+        stack: Option<&Stack>,
+    ) -> anyhow::Result<(Front, SocketAddr)> {
         let Some(stack) = stack else {
-            let (listener, congestion) = listen(address)?;
+            let (listener, congestion) = match given {
+                Some(given) => {
+                    let congestion = Congestion::new(&given);
+                    (given, congestion)
+                }
+                None => listen(address)?,
+            };
             let at = listener.local_addr()?;
             return Ok((Front::Kernel(TcpListener::from_std(listener)?, congestion), at));
         };
@@ -212,6 +228,14 @@ impl Front {
         let at = listener.local_addr()?;
         listener.poll_fd()?;
         Ok((Front::Stack(AsyncFd::new(Listens(listener))?), at))
+    }
+
+    /// The kernel's listener once more, to be handed to a successor.
+    fn share(&self) -> anyhow::Result<OwnedFd> {
+        match self {
+            Front::Kernel(listener, _) => Ok(listener.as_fd().try_clone_to_owned()?),
+            Front::Stack(_) => anyhow::bail!("a listener of a stack cannot be handed over"),
+        }
     }
 
     async fn accept(&self) -> std::io::Result<(Arrived, SocketAddr)> {
@@ -286,6 +310,7 @@ impl Args {
 /// Runs `onecopy proxy`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let says = Says::start(args.operate.log_level)?;
+    let activated = takeover::activated(args.listen)?; // before there are threads: it takes its variables away
     let open_files = process::raise_open_files();
     if let Some(parent) = args.die_with_parent {
         process::die_with_parent(parent)?;
@@ -325,7 +350,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (renewed, times) = Again::new("proxy", args, says, log.clone())?;
     let (stop, stopped) = watch::channel(false);
     process::block_on(async {
-        let (front, address) = Front::open(args.listen, stack.as_ref())?;
+        let before = args.takeover.as_ref().map(|meet| takeover::Predecessor::ask(meet, args.listen));
+        let (before, handed) = before.transpose()?.flatten().unzip();
+        let (front, address) = Front::open(args.listen, handed.or(activated), stack.as_ref())?;
         let reports = totals.clone();
         tokio::task::spawn_local(process::at_usr1(move || tell!("stats {}", reports.json())));
         let again = identity.is_some() || args.operate.outlives_hang_up();
@@ -374,8 +401,28 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             warn!(target: "onecopy proxy", "{}", failure::not_there(&args.backend, &error));
         }
         args.warn(open_files, shares);
+        let share = args.takeover.as_ref().map(|_| front.share()).transpose()?;
         let taking = tokio::task::spawn_local(take(front, doors, seats));
-        let why = signal.await??;
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
+        let handing = async {
+            if let Some(before) = before {
+                // Clients are served meanwhile.
+                tokio::task::spawn_blocking(move || before.relieve()).await??;
+                info!(target: "onecopy proxy", "took over from the one that ran");
+            }
+            match (&args.takeover, share) {
+                (Some(meet), Some(share)) => takeover::wait(meet, share).await,
+                _ => std::future::pending().await,
+            }
+        };
+        let why = tokio::select! {
+            stop = signal => stop??.to_string(),
+            handed = handing => {
+                handed?;
+                "a successor took over".to_owned()
+            }
+        };
+        let _ = sd_notify::notify(&[NotifyState::Stopping]);
         taking.abort();
         stop.send_replace(true);
         let mut cut = match main {
@@ -496,21 +543,29 @@ impl Worker {
         });
         // Of those served here: the last share is this one.
         let (present, gone) = (Rc::new(()), Rc::new(Notify::new()));
+        let come = |Arrival { tcp, from, seat }: Arrival| {
+            let Ok(tcp) = tcp.settle() else { return };
+            let (proxy, present, gone) = (proxy.clone(), present.clone(), gone.clone());
+            proxy.totals.add(Counters { connections: 1, ..Default::default() });
+            tokio::task::spawn_local(async move {
+                client::serve(&proxy, tcp, from.ip()).await;
+                drop((seat, present));
+                gone.notify_one();
+            });
+        };
         let taking = async {
-            while let Some(Arrival { tcp, from, seat }) = arrivals.recv().await {
-                let Ok(tcp) = tcp.settle() else { continue };
-                let (proxy, present, gone) = (proxy.clone(), present.clone(), gone.clone());
-                proxy.totals.add(Counters { connections: 1, ..Default::default() });
-                tokio::task::spawn_local(async move {
-                    client::serve(&proxy, tcp, from.ip()).await;
-                    drop((seat, present));
-                    gone.notify_one();
-                });
+            while let Some(arrival) = arrivals.recv().await {
+                come(arrival);
             }
         };
         tokio::select! {
             () = taking => {}
             _ = stopped.wait_for(|stop| *stop) => {}
+        }
+        // Those that were accepted before that, too: to close them now would be to refuse them.
+        arrivals.close();
+        while let Some(arrival) = arrivals.recv().await {
+            come(arrival);
         }
         let leaving = async {
             while Rc::strong_count(&present) > 1 {

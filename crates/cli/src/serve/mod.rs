@@ -28,6 +28,7 @@ use daemon::Daemon;
 use desk::Desk;
 use lend::Lend;
 use place::Listen;
+use sd_notify::NotifyState;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -255,7 +256,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let doorman = daemon.clone();
         std::thread::Builder::new().name("accept".into()).spawn(move || accept(&doorman, &door, limits))?;
         info!(target: "onecopy serve", "{} on {name}", args.root.display());
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
         let why = stop.await?;
+        let _ = sd_notify::notify(&[NotifyState::Stopping]);
         stopping.send_replace(true);
         why
     });

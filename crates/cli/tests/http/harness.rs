@@ -38,8 +38,13 @@ impl Running {
     }
 
     fn of(command: &mut Command) -> Running {
+        Running::with_input(command, Stdio::null())
+    }
+
+    /// A program with a standard input of its own.
+    pub fn with_input(command: &mut Command, input: Stdio) -> Running {
         let mut child = command
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

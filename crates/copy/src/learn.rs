@@ -168,6 +168,13 @@ impl Learner {
         }
     }
 
+    /// Returns whether the next bytes get what the plan says for each copy's own length: nothing was learned yet that would
+    /// be better, and the others are not on trial.
+    #[inline]
+    pub fn is_planned(&self) -> bool {
+        self.reason == Reason::Plan && !matches!(self.phase, Phase::Settle | Phase::Other)
+    }
+
     /// Returns what was learned.
     pub fn learned(&self) -> Learned {
         // (A cast of what is no number gives 0.)

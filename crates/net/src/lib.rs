@@ -52,7 +52,6 @@ pub mod zerocopy;
 
 pub use onecopy_inet::ip::Cidr;
 pub use onecopy_inet::wire::Mac;
-pub use onecopy_link::Tap;
 pub use onecopy_socket::{
     ByteListener, ByteSlot, ByteStream, ByteView, Carrier, Error, Op, Path, Policy, Reader, RecvFlags,
     Result, SendFlags, Stats, Transport, Wait,

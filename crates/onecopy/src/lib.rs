@@ -144,6 +144,13 @@ pub mod tcp {
     pub use onecopy_net::tcp::*;
 }
 
+/// TCP's payload in a device's memory, on a [`Stack`]. The memory is
+/// [`DeviceMemory`](crate::advanced::pool::DeviceMemory); what comes to queues is counted in
+/// [`QueueStats`](crate::advanced::link::rx::QueueStats).
+pub mod devmem {
+    pub use onecopy_net::devmem::*;
+}
+
 /// UDP on a [`Stack`].
 pub mod udp {
     pub use onecopy_net::udp::*;

@@ -77,6 +77,8 @@ impl Machine {
             if (self.head / self.chunk).is_multiple_of(16) {
                 self.factor = 1.0 + self.noise * (2.0 * self.random() - 1.0);
             }
+            // What is planned is what was said to be the plan.
+            assert!(!learner.is_planned() || learner.store() == learner.learned().store);
             let which = usize::from(learner.store() == Store::NonTemporal);
             let cost = |each: [f64; 2]| each[which] * self.chunk as f64 * self.factor;
             self.writer += cost(self.costs.write);
@@ -109,6 +111,7 @@ fn a_wrong_plan_is_mended_after_six_laps_or_64_mib() {
             machine.send(&mut learner, enough);
             let learned = learner.learned();
             assert_eq!((learned.store, learned.reason), (other(wrong), Reason::Faster), "{capacity}");
+            assert!(!learner.is_planned());
             assert!(learned.percent.unwrap() > 115, "{learned:?}");
         }
     }
@@ -175,6 +178,7 @@ fn a_program_that_is_mostly_idle_explores_nothing() {
     let mut learner = learner(4 * MIB, Store::Cached);
     machine.send(&mut learner, 4 << 30);
     assert_eq!((learner.explored(), learner.learned().reason), (0, Reason::Plan));
+    assert!(learner.is_planned());
 }
 
 #[test]

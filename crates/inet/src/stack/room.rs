@@ -99,7 +99,7 @@ impl Rooms {
         let starved = receiver.is_starved() && !receiver.finished();
         room.stats.starved = room.stats.starved + usize::from(starved) - usize::from(claim.starved);
         claim.starved = starved;
-        if receiver.wants_room() && !claim.waits {
+        if (receiver.wants_room() || starved) && !claim.waits {
             room.stats.narrowed += 1;
             claim.waits = true;
             room.waiting.push(id);

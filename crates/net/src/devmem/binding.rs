@@ -1,9 +1,9 @@
 //! Memory that is bound to receive queues, and the queues.
 
-use super::{DeviceMemory, QueueStats};
 use crate::stack::{Inner, Shard, Stack};
 use onecopy_inet::stack::RoomStats;
-use onecopy_link::rx::{BadQueue, Rule};
+use onecopy_link::rx::{BadQueue, QueueStats, Rule};
+use onecopy_pool::DeviceMemory;
 use onecopy_socket::{Error, Op, Result};
 use rustix::io::Errno;
 use std::fmt;

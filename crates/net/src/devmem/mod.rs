@@ -4,7 +4,7 @@
 //!
 //! | the kernel's | here |
 //! |---|---|
-//! | a dma-buf | [`DeviceMemory`] |
+//! | a dma-buf | [`DeviceMemory`](onecopy_pool::DeviceMemory) |
 //! | ethtool -L, -N | [`Stack::set_queues`](crate::Stack::set_queues), [`Stack::steer`](crate::Stack::steer) |
 //! | netlink bind-rx, an id, closing the socket of it | [`Stack::bind_rx`](crate::Stack::bind_rx), [`Binding::id`], dropping the [`Binding`] |
 //! | recvmsg(MSG_SOCK_DEVMEM), SCM_DEVMEM_DMABUF | [`Stream::recv_frags`](crate::tcp::Stream::recv_frags), [`Frag`] |
@@ -12,9 +12,10 @@
 //! | setsockopt(SO_DEVMEM_DONTNEED) | [`Stream::dont_need`](crate::tcp::Stream::dont_need), or dropping [`Frags`] |
 //!
 //! ```
-//! use onecopy_net::devmem::{DeviceId, DeviceMemory};
+//! use onecopy_link::Tap;
+//! use onecopy_net::Stack;
 //! use onecopy_net::tcp::{Listener, Stream};
-//! use onecopy_net::{Stack, Tap};
+//! use onecopy_pool::{DeviceId, DeviceMemory};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let (near, far) = Tap::cable(1500)?;
@@ -50,7 +51,5 @@ mod tokens;
 
 pub use binding::{Binding, Event};
 pub use frags::{Frag, Frags, Piece, TokenRange};
-pub use onecopy_link::rx::QueueStats;
-pub use onecopy_pool::{Device, DeviceId, DeviceMemory};
 pub(crate) use rx::Rx;
 pub(crate) use tokens::Tokens;

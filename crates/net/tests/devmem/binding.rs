@@ -1,11 +1,10 @@
 //! Who may bind, what is refused, and what becomes of what is bound.
 
 use crate::world::{World, errno, pattern, server};
-use onecopy_link::{Capabilities, Link, Packet};
-use onecopy_net::devmem::{DeviceId, DeviceMemory};
-use onecopy_net::{Port, Stack, Tap};
-use onecopy_pool::PoolConfig;
+use onecopy_link::{Capabilities, Link, Packet, Tap};
+use onecopy_net::{Port, Stack};
 use onecopy_pool::provider::Opaque;
+use onecopy_pool::{DeviceId, DeviceMemory, PoolConfig};
 use std::os::fd::{AsFd, BorrowedFd};
 
 #[test]

@@ -4,5 +4,6 @@ mod binding;
 mod random;
 mod receive;
 mod room;
+mod tap;
 mod tokens;
 mod world;

@@ -19,7 +19,7 @@ fn fill(
             Ok(frags) => held.push(frags),
             Err(error) => {
                 assert!(error.would_block(), "{error}");
-                if binding.narrowed() > 0 && binding.promised() < 3000 || placed() == len as u64 {
+                if binding.narrowed() > 0 && binding.promised() < 3000 || placed() >= len as u64 {
                     return held;
                 }
                 world.far.drive(Duration::from_millis(1)).unwrap();
@@ -91,7 +91,6 @@ fn a_receiver_that_sleeps_hears_of_what_another_thread_gives_back() {
 }
 
 #[test]
-#[ignore = "stands still now and then: docs/devmem.md says when"]
 fn connections_share_the_memory_and_none_is_dropped_for_another() {
     let world = World::new(64);
     let binding = world.bind();

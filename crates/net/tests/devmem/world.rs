@@ -1,8 +1,10 @@
 //! Two stacks on one cable, one of them with memory that is bound to queue 1.
 
-use onecopy_net::devmem::{Binding, DeviceId, DeviceMemory, Frag, Frags};
+use onecopy_link::Tap;
+use onecopy_net::devmem::{Binding, Frag, Frags};
 use onecopy_net::tcp::{Listener, Stream};
-use onecopy_net::{Result, Stack, Tap};
+use onecopy_net::{Result, Stack};
+use onecopy_pool::{DeviceId, DeviceMemory};
 use std::net::SocketAddr;
 
 pub const SERVER: &str = "10.0.0.2:80";

@@ -2,7 +2,7 @@
 
 use crate::connection::core::Core;
 use crate::connection::tx::TxRing;
-use onecopy_copy::{Hint, LEARN_MIN, Learner, Policy, Reader, Store};
+use onecopy_copy::{Hint, LEARN_MIN, Learned, Learner, Policy, Reader, Reason, Store};
 use onecopy_ring::Producer;
 use onecopy_socket::SendFlags;
 use std::time::Instant;
@@ -33,16 +33,16 @@ impl Learning {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Looks how far sender and reader are, if it is time. Returns the stores of what is sent next.
+    /// Looks how far sender and reader are, if it is time. Returns how the next bytes are to be copied.
     #[inline]
-    fn stores(&mut self, core: &Core, producer: &mut Producer) -> Store {
+    fn hint(&mut self, core: &Core, producer: &mut Producer, hint: Hint) -> Hint {
         if self.learner.wants_entry() {
             self.learner.enter(self.now());
         }
         if self.learner.is_due(producer.head()) {
             self.look(core, producer);
         }
-        self.learner.store()
+        if self.learner.is_planned() { hint } else { with(hint, self.learner.store()) }
     }
 
     #[cold]
@@ -70,7 +70,7 @@ impl TxRing {
         match &mut self.stores {
             Stores::Planned => hint,
             Stores::Learning(learning) if learning.reader == hint.reader => {
-                with(hint, learning.stores(core, &mut self.producer))
+                learning.hint(core, &mut self.producer, hint)
             }
             Stores::Unasked | Stores::Learning(_) => self.begin_to_learn(core, hint),
         }
@@ -86,10 +86,7 @@ impl TxRing {
                 Stores::Learning(Box::new(learning))
             }
         };
-        match &self.stores {
-            Stores::Learning(learning) => with(hint, learning.learner.store()),
-            _ => hint,
-        }
+        hint
     }
 
     /// Notes that a send ends: what comes until the next one is not its time.
@@ -110,7 +107,11 @@ impl Core {
     pub fn hint_of(&self, flags: SendFlags, footprint: usize, len: usize) -> Hint {
         let hint = self.hint(flags, footprint);
         match self.settings.learned() {
-            Some(learned) if len >= LEARN_MIN && hint.policy == Policy::Auto => with(hint, learned.store),
+            Some(Learned { store, reason: Reason::Faster | Reason::Tie, .. })
+                if len >= LEARN_MIN && hint.policy == Policy::Auto =>
+            {
+                with(hint, store)
+            }
             _ => hint,
         }
     }

@@ -29,9 +29,9 @@ impl Receiver {
         self.is.contains(Is::NARROWED)
     }
 
-    /// Whether that is so small that the peer may send no whole segment.
+    /// Whether the peer may send no whole segment: for want of room, or as what answered its SYN said so.
     pub fn is_starved(&self) -> bool {
-        self.wants_room() && self.window_left() < self.acks.mss()
+        self.window_left() < self.acks.mss()
     }
 
     /// What of `window` there is room for. Less than a segment is none (RFC 9293, section 3.8.6.2.2): it would come in crumbs.

@@ -1,7 +1,7 @@
 //! TCP: the kernel's, which is the oracle, and that of our stacks.
 //!
 //! Between two hosts what a call causes comes later. So that a case may look at once, each call returns only when the wire is quiet
-//! ([`Settled`]): what it sent has arrived, and what that caused, too.
+//! (`Settled`): what it sent has arrived, and what that caused, too.
 
 mod kernel;
 mod stack;

@@ -119,8 +119,8 @@ impl Wire {
                     view.advance(n);
                     Ok(n)
                 })?;
-                // (The socket does not see these writes.)
-                locked(tally).went(len, len);
+                // (The socket counts these writes.)
+                locked(tally).went(len, 0);
                 Ok(len > 0)
             }
             Wire::Unix(stream, _) if !summed => {

@@ -345,8 +345,14 @@ fn nobody_else_brings_rings_or_is_brought_any() {
     // Visitors without a message, with a wrong one, and with none that anybody waits for.
     let (_listener, client, server) = connected("strangers", &Config::default());
     let text = format!("onecopy-4-at-s@onecopy-wait-strangers-{}", std::process::id());
-    let rendezvous = SocketAddr::from_abstract_name(text).unwrap();
-    let rendezvous = std::os::unix::net::SocketAddr::try_from(&rendezvous).unwrap();
+    let rendezvous = rustix::net::SocketAddrUnix::new_abstract_name(text.as_bytes()).unwrap();
+    // (One that would wait for a place in the queue would wait for ever, once nobody takes visitors any more.)
+    let visit = || {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let visit = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        connect(&visit, &rendezvous).map(|()| UnixStream::from(visit))
+    };
     let stop = AtomicU32::new(0);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -356,8 +362,14 @@ fn nobody_else_brings_rings_or_is_brought_any() {
                 if stop.load(Relaxed) != 0 {
                     break;
                 }
-                let Ok(visit) = UnixStream::connect_addr(&rendezvous) else { break };
-                visit.set_nonblocking(true).unwrap();
+                let visit = match visit() {
+                    Ok(visit) => visit,
+                    Err(rustix::io::Errno::AGAIN) => {
+                        thread::yield_now();
+                        continue;
+                    }
+                    Err(_) => break,
+                };
                 match round % 3 {
                     0 => drop(visit),
                     1 => {

@@ -26,6 +26,9 @@ async fn pair() -> (Socket, Socket) {
     let mut buffer = [0; 10];
     assert_eq!(b.peek_from(&mut buffer).await.unwrap(), (5, a.local_addr().unwrap()));
     assert_eq!(b.recv_from(&mut buffer).await.unwrap(), (5, a.local_addr().unwrap()));
+    // Both have asked for the other's station: else no more than some hundred datagrams wait for the answer, and the rest is lost.
+    b.send_to(b"hello", a.local_addr().unwrap()).await.unwrap();
+    assert_eq!(a.recv_from(&mut buffer).await.unwrap(), (5, to));
     (a, b)
 }
 

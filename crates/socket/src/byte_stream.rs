@@ -383,6 +383,8 @@ macro_rules! byte_stream {
             });
         }
 
+        $crate::read_and_write!(&$stream, $stream);
+
         impl $crate::ByteListener for $listener {
             type Stream = $stream;
 
@@ -436,6 +438,39 @@ macro_rules! byte_stream {
                 $slot::commit(self)
             }
         }
+    };
+}
+
+/// Has a stream, and a reference to one, be what std reads from and writes to: each method does what the stream's own does.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! read_and_write {
+    ($($stream:ty),*) => {
+        $(
+            impl std::io::Read for $stream {
+                fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                    Ok(self.recv(buffer)?)
+                }
+
+                fn read_vectored(&mut self, slices: &mut [std::io::IoSliceMut<'_>]) -> std::io::Result<usize> {
+                    Ok(self.recv_vectored(slices)?)
+                }
+            }
+
+            impl std::io::Write for $stream {
+                fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                    Ok(self.send(bytes)?)
+                }
+
+                fn write_vectored(&mut self, slices: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
+                    Ok(self.send_vectored(slices)?)
+                }
+
+                fn flush(&mut self) -> std::io::Result<()> {
+                    Ok(())
+                }
+            }
+        )*
     };
 }
 

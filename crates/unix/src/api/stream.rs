@@ -18,7 +18,7 @@ use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_socket::{RecvFlags, Result, SendFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 /// A connected stream socket. All methods take `&self`: it may be used from several threads, and whole sends
@@ -443,51 +443,3 @@ sharing_methods!(Stream);
 credential_methods!(Stream);
 upgrade_methods!(Stream);
 plain_conversions!(Stream, std::os::unix::net::UnixStream);
-
-impl Read for &Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        Ok(self.recv(buffer)?)
-    }
-
-    fn read_vectored(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        Ok(self.recv_vectored(slices)?)
-    }
-}
-
-impl Write for &Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(self.send(bytes)?)
-    }
-
-    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        Ok(self.send_vectored(slices)?)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        (&*self).read(buffer)
-    }
-
-    fn read_vectored(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        (&*self).read_vectored(slices)
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&*self).write(bytes)
-    }
-
-    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        (&*self).write_vectored(slices)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use onecopy_fuzz::attempt;
-use onecopy_fuzz::tcp::{BYTES, LOSS, Troubles, trouble};
+use onecopy_fuzz::tcp::{BYTES, Family, LOSS, Troubles, trouble};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
 
@@ -25,7 +25,7 @@ fn play(first: u64, behind: u64, step: u64, told: &Sender<Told>) {
     let pool = pool();
     let mut troubles = Troubles::default();
     for (number, seed) in (first..behind).step_by(step as usize).enumerate() {
-        if let Err(why) = attempt(|| trouble(seed, &pool, false, &mut troubles)) {
+        if let Err(why) = attempt(|| trouble(seed, Family::of(seed), &pool, false, &mut troubles)) {
             let _ = told.send(Err((seed, why)));
             return;
         }
@@ -55,7 +55,8 @@ fn every_byte_arrives_once_whatever_the_wire_does() {
                 Ok(some) => all.add(&some),
                 Err((seed, why)) => {
                     // Once more, with its packets.
-                    let again = attempt(|| trouble(seed, &pool(), true, &mut Troubles::default()));
+                    let family = Family::of(seed);
+                    let again = attempt(|| trouble(seed, family, &pool(), true, &mut Troubles::default()));
                     let again = again.err().unwrap_or_else(|| "the second time it held".to_owned());
                     println!("{again}");
                     // (The others end with what they are at: nobody listens any more.)
@@ -75,7 +76,8 @@ fn every_byte_arrives_once_whatever_the_wire_does() {
     assert_eq!(all.cases, cases);
     assert!(all.bytes >= cases * BYTES);
     if cases >= 100 {
-        let Troubles { packets, lost, duplicated, reordered, corrupted, told, given_up, .. } = all;
+        let Troubles { six, packets, lost, duplicated, reordered, corrupted, told, given_up, .. } = all;
+        assert!(six.abs_diff(cases / 2) <= 1, "half of them go over IPv6: {all:?}");
         assert!(given_up * 1000 <= told, "too much was given up: {all:?}");
         assert!(lost as f64 > packets as f64 * LOSS * 0.9, "too little was lost: {all:?}");
         assert!(
@@ -94,8 +96,11 @@ fn what_failed_once() {
     for seed in
         [1_000_756, 1_183_212, 1_209_776, 1_462_062, 1_615_677, 1_745_542, 1_777_952, 2_636_934, 3_043_347]
     {
-        if let Err(why) = attempt(|| trouble(seed, &pool, false, &mut Troubles::default())) {
-            panic!("seed {seed}: {why}");
+        // (They failed over IPv4. What one shows may be there over IPv6, too.)
+        for family in [Family::V4, Family::V6] {
+            if let Err(why) = attempt(|| trouble(seed, family, &pool, false, &mut Troubles::default())) {
+                panic!("seed {seed}: {why}");
+            }
         }
     }
 }

@@ -1,38 +1,33 @@
 //! One connection through trouble.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::OnceLock;
+use std::net::SocketAddr;
 
 use onecopy_chain::notify::{self, Completion, Lane, Segment};
 use onecopy_chain::{Chain, Writer};
 use onecopy_conformance::tools::Dice;
-use onecopy_inet::ip::{self, Cidr};
+use onecopy_inet::ip;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::stack::{Census, Config, Stack};
 use onecopy_inet::tcp::{Error, Readiness, Received, SendFlags, Side as Way};
-use onecopy_inet::trace::{Last, Trace};
 use onecopy_inet::wire::Mac;
-use onecopy_link::Link;
-use onecopy_link::pair::{End as PairEnd, Pair, PairConfig, Side, Wire};
+use onecopy_link::pair::{Pair, PairConfig, Side, Wire};
 use onecopy_pool::PagePool;
 
+use super::ends::{Cable, Family, PORT, SECOND, bytes, ensure};
 use super::plan::{Habits, Plan};
 
-const ADDRESS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
-const PORT: u16 = 80;
-const SECOND: u64 = 1_000_000_000;
 /// For how long a case may last, in virtual time: the slowest wires and the longest waits for a packet that was lost again and again.
 const LIMIT: u64 = 3600 * SECOND;
 /// Sends by reference that wait to be told of, at most.
 const PLACES: u64 = 1000;
-/// Packets that are told of where a case fails.
-const TOLD: usize = 60;
 
 /// What many cases came to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Troubles {
     /// Cases.
     pub cases: u64,
+    /// Of these, over IPv6.
+    pub six: u64,
     /// Bytes that arrived.
     pub bytes: u64,
     /// Packets that the wires took.
@@ -61,6 +56,7 @@ impl Troubles {
     /// Adds those of another run.
     pub fn add(&mut self, other: &Troubles) {
         self.cases += other.cases;
+        self.six += other.six;
         self.bytes += other.bytes;
         self.packets += other.packets;
         self.lost += other.lost;
@@ -72,39 +68,6 @@ impl Troubles {
         self.given_up += other.given_up;
         self.timers += other.timers;
         self.most_timers = self.most_timers.max(other.most_timers);
-    }
-}
-
-/// Bytes by chance that a stream repeats: a prime number of them, so that no length of a piece hides a place.
-fn pattern() -> &'static [u8] {
-    static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
-    PATTERN.get_or_init(|| {
-        let mut dice = Dice(1);
-        let once: Vec<u8> = (0..PERIOD).map(|_| (dice.roll() >> 56) as u8).collect();
-        [&once[..], &once[..]].concat()
-    })
-}
-
-const PERIOD: usize = 65_521;
-
-/// Up to `len` bytes of an end's stream from `at` on.
-fn bytes(end: usize, at: u64, len: u64) -> &'static [u8] {
-    let from = (at as usize + end * 10_007) % PERIOD;
-    &pattern()[from..][..(len as usize).min(PERIOD)]
-}
-
-/// The link of an end: told of only where it is asked for, since that takes time.
-enum Cable {
-    Plain(PairEnd),
-    Told(Box<Trace<PairEnd, Last>>),
-}
-
-impl Cable {
-    fn link(&mut self) -> &mut dyn Link {
-        match self {
-            Cable::Plain(link) => link,
-            Cable::Told(link) => &mut **link,
-        }
     }
 }
 
@@ -131,21 +94,28 @@ struct Host {
     ended: bool,
 }
 
-/// The case of `seed`. `pool` is used by no other; `tell`: packets are kept, and shown where it fails.
+/// The case of `seed`, over IPv4 or IPv6. `pool` is used by no other; `tell`: packets are kept, and shown where it fails.
 ///
 /// # Errors
 ///
 /// None yet: what does not hold is a panic.
-pub fn trouble(seed: u64, pool: &PagePool, tell: bool, troubles: &mut Troubles) -> Result<(), String> {
-    let mut case = Case::new(seed, pool, tell);
+pub fn trouble(
+    seed: u64,
+    family: Family,
+    pool: &PagePool,
+    tell: bool,
+    troubles: &mut Troubles,
+) -> Result<(), String> {
+    let mut case = Case::new(seed, family, pool, tell);
     let outcome = case.play();
     if let Err(why) = outcome {
-        return Err(format!("{why}, at {} ns\n{}", case.wire.now(), case.report()));
+        return Err(format!("{why}, over {family:?}, at {} ns\n{}", case.wire.now(), case.report()));
     }
     case.finish(troubles)
 }
 
 struct Case<'a> {
+    family: Family,
     pool: &'a PagePool,
     wire: Wire,
     hosts: [Host; 2],
@@ -156,18 +126,10 @@ struct Case<'a> {
     began: u64,
 }
 
-/// As assert!, for what is told with its case.
-macro_rules! ensure {
-    ($held:expr, $($why:tt)+) => {
-        if !$held {
-            return Err(format!($($why)+));
-        }
-    };
-}
-
 impl<'a> Case<'a> {
-    fn new(seed: u64, pool: &'a PagePool, tell: bool) -> Case<'a> {
-        let plan = Plan::new(seed);
+    fn new(seed: u64, family: Family, pool: &'a PagePool, tell: bool) -> Case<'a> {
+        let mut plan = Plan::new(seed);
+        plan.link.mtu = plan.link.mtu.max(family.least_mtu());
         let mut dice = Dice(seed ^ 0x5eed);
         let [there, back] = plan.paths.clone();
         let config = PairConfig::new().seed(seed).capabilities(plan.link);
@@ -177,7 +139,7 @@ impl<'a> Case<'a> {
         let hosts = [a, b].map(|link| {
             let (end, number) = (side, side as u8 + 1);
             side += 1;
-            let address = Cidr::new(ADDRESS[end], 24).expect("an address");
+            let address = family.subnet(end);
             let mac = Mac([2, 0, 0, 0, 0, number]);
             let mut config =
                 Config::new(ip::Config::new(plan.link, mac, &[address], plan.seeds[end]), plan.seeds[end]);
@@ -188,10 +150,7 @@ impl<'a> Case<'a> {
                 tcp.rmem = [4096, 16_384, 65_536];
                 tcp.wmem = [4096, 16_384, 65_536];
             }
-            let cable = match tell {
-                true => Cable::Told(Box::new(Trace::new(link, Last::new(TOLD)))),
-                false => Cable::Plain(link),
-            };
+            let cable = Cable::new(link, tell);
             Host {
                 stack: Stack::new(config).expect("a stack"),
                 cable,
@@ -212,11 +171,11 @@ impl<'a> Case<'a> {
         });
         let began = wire.now();
         let notified = notify::Context::new();
-        Case { pool, wire, hosts, listener: None, notified, timers: 0, given_up: 0, began }
+        Case { family, pool, wire, hosts, listener: None, notified, timers: 0, given_up: 0, began }
     }
 
     fn play(&mut self) -> Result<(), String> {
-        let at = SocketAddr::new(ADDRESS[1].into(), PORT);
+        let at = SocketAddr::new(self.family.address(1), PORT);
         let server = &mut self.hosts[1].stack;
         let listener = server.tcp_open().map_err(|e| e.to_string())?;
         server.tcp_bind(listener, at, false).map_err(|e| e.to_string())?;
@@ -253,7 +212,7 @@ impl<'a> Case<'a> {
         let now = self.wire.now();
         let client = &mut self.hosts[0];
         let id = client.stack.tcp_open().map_err(|e| e.to_string())?;
-        let begun = client.stack.tcp_connect(now, id, SocketAddr::new(ADDRESS[1].into(), PORT));
+        let begun = client.stack.tcp_connect(now, id, SocketAddr::new(self.family.address(1), PORT));
         ensure!(begun == Err(Error::InProgress), "connect says {begun:?}");
         client.id = Some(id);
         self.set(0);
@@ -497,7 +456,7 @@ impl<'a> Case<'a> {
 
     /// Nothing is left, and nothing is missing.
     fn finish(self, troubles: &mut Troubles) -> Result<(), String> {
-        let Case { pool, wire, hosts, timers, given_up, .. } = self;
+        let Case { family, pool, wire, hosts, timers, given_up, .. } = self;
         for (end, host) in hosts.iter().enumerate() {
             let left = host.stack.census();
             ensure!(left == Census::default(), "end {end} has {left:?} left");
@@ -523,6 +482,7 @@ impl<'a> Case<'a> {
         let home = stats.in_cache + stats.in_ring;
         ensure!(stats.in_flight == home, "{} pages are missing", stats.in_flight.abs_diff(home));
         troubles.cases += 1;
+        troubles.six += u64::from(family == Family::V6);
         troubles.packets += packets;
         troubles.timers += timers;
         troubles.given_up += given_up;
@@ -546,9 +506,7 @@ impl<'a> Case<'a> {
             let info = host.id.and_then(|id| host.stack.tcp_info(now, id));
             let counted: Vec<_> = host.stack.tcp_stats().each().filter(|(_, count)| *count > 0).collect();
             lines.push(format!("{state:?} {info:?}\n{counted:?}\n{:?}", host.stack.census()));
-            if let Cable::Told(link) = &host.cable {
-                lines.push(link.watch().to_string());
-            }
+            lines.push(host.cable.told());
         }
         lines.join("\n")
     }

@@ -5,7 +5,7 @@ use onecopy::advanced::link::{Capabilities, Link, Packet};
 use onecopy::advanced::notify::{Fate, Segment};
 use onecopy_inet::wire::{Flags, Ipv4, Protocol, Seq, Tcp, checksum};
 
-use super::world::{PEER, US, capabilities};
+use super::ends::{PEER, US, capabilities};
 
 /// By how many bits its window is shifted.
 const SHIFT: u8 = 7;

@@ -1,6 +1,7 @@
 //! `zc`: what it costs to be told when a buffer is free again.
 
 mod acks;
+mod ends;
 mod stack;
 mod world;
 

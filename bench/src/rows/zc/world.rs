@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use anyhow::{Result, anyhow, bail};
 use onecopy::advanced::chain::Chain;
+use onecopy::advanced::link::Link;
 use onecopy::advanced::link::pair::{End, Pair, PairConfig};
-use onecopy::advanced::link::{Capabilities, Link, Medium};
 use onecopy::advanced::notify::Segment;
 use onecopy_inet::ip::{self, Cidr};
 use onecopy_inet::stack::slab::Id;
@@ -14,9 +14,8 @@ use onecopy_inet::tcp::{Error, Received, State};
 use onecopy_inet::wire::Mac;
 
 use super::acks::Acks;
+use super::ends::{PEER, US, capabilities};
 
-pub const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const PORT: u16 = 80;
 /// Bytes of either side's buffer: sends queue up behind a full window, and leave in super-segments.
 pub const BUFFER: u32 = 256 << 10;
@@ -39,11 +38,6 @@ pub struct World {
     pub now: u64,
     /// Bytes that the peer has had.
     pub came: u64,
-}
-
-/// Ethernet's MTU, and all that a card does: super-segments, checksums.
-pub fn capabilities() -> Capabilities {
-    Capabilities::all(Medium::Ip, 1500)
 }
 
 fn stack(address: Ipv4Addr, number: u8) -> Result<Stack> {

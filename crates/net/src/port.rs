@@ -13,6 +13,11 @@ pub trait Port: Link + AsFd + Send {
         true
     }
 
+    /// Whether payload in a device's memory is copied to the host's before it is transmitted.
+    fn stages_device(&self) -> bool {
+        false
+    }
+
     /// Whether a packet's headers are in its head, all of them, and its payload is apart: what device memory needs
     /// ([`Stack::bind_rx`](crate::Stack::bind_rx)).
     fn splits_headers(&self) -> bool {
@@ -26,6 +31,10 @@ pub trait Port: Link + AsFd + Send {
 }
 
 impl Port for Tap {
+    fn stages_device(&self) -> bool {
+        true
+    }
+
     fn splits_headers(&self) -> bool {
         true
     }
@@ -41,6 +50,10 @@ impl<L: Port, W: Write + Send> Port for Pcap<L, W> {
         self.link().kernel_copies()
     }
 
+    fn stages_device(&self) -> bool {
+        self.link().stages_device()
+    }
+
     fn splits_headers(&self) -> bool {
         self.link().splits_headers()
     }
@@ -54,6 +67,10 @@ impl<L: Port, W: Write + Send> Port for Pcap<L, W> {
 impl<L: Port, T: Watch + Send> Port for Trace<L, T> {
     fn kernel_copies(&self) -> bool {
         self.link().kernel_copies()
+    }
+
+    fn stages_device(&self) -> bool {
+        self.link().stages_device()
     }
 
     fn splits_headers(&self) -> bool {

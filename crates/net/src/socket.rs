@@ -317,12 +317,10 @@ impl<P: Protocol> Socket<P> {
         }
     }
 
-    /// Counts `n` bytes that were sent by reference, under the stack's lock.
-    pub fn referenced(&self, n: usize, kernel_copies: bool) {
+    /// Counts `n` bytes that were sent by reference, and copied so often by others than this program's code, under the stack's lock.
+    pub fn referenced(&self, n: usize, copies: usize) {
         self.common.referenced(n);
-        if kernel_copies {
-            self.common.counters.kernel_copied.add(n);
-        }
+        self.common.counters.kernel_copied.add(copies * n);
     }
 
     /// Its addresses.

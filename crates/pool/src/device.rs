@@ -28,6 +28,18 @@ pub trait Device: MemoryProvider {
     ///
     /// As [`Device::write_at`].
     fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), CopyError>;
+
+    /// What it has copied so.
+    fn copied(&self) -> Copied;
+}
+
+/// Bytes that a device has copied, for whoever asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// From the host's memory to its own.
+    pub into: u64,
+    /// From its own memory to the host's.
+    pub out: u64,
 }
 
 /// A piece of a device's memory that packets' payload lands in and is sent from: what a dma-buf is to the kernel's device memory TCP.
@@ -97,6 +109,19 @@ impl DeviceMemory {
         Ok(parts)
     }
 
+    /// All of its pages, in order: page `i` lies at `i` times [`DeviceMemory::page_len`].
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`], where somebody has some of them; then none is taken.
+    pub fn alloc_all(&self) -> Result<Vec<Page>, AllocError> {
+        let pool = self.of.pages.lock();
+        let pages: Result<Vec<Page>, AllocError> = (0..self.of.limit).map(|_| pool.alloc()).collect();
+        let mut pages = pages?;
+        pages.sort_unstable_by_key(Page::index);
+        Ok(pages)
+    }
+
     /// Where `part` lies, in bytes from the beginning; None for another memory's.
     pub fn place(&self, part: &Part) -> Option<u64> {
         self.place_of(part.page(), part.offset())
@@ -149,6 +174,11 @@ impl DeviceMemory {
         u64::from(self.of.limit).saturating_sub(used) * u64::from(self.of.page_len)
     }
 
+    /// What the device has copied, by [`DeviceMemory::write_at`], [`DeviceMemory::read_at`] and [`Page::copy_out`].
+    pub fn copied(&self) -> Copied {
+        self.of.device.copied()
+    }
+
     /// What its pool has done.
     pub fn stats(&self) -> Stats {
         self.of.monitor.stats()
@@ -161,9 +191,46 @@ impl fmt::Debug for DeviceMemory {
     }
 }
 
+impl Page {
+    /// Copies what lies from byte `offset` on to `into`, by the page's device: for who has a page of a device's memory, and has to bring
+    /// its bytes where only the host's memory goes. It may go on to the pages behind.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError::Foreign`] for a page that is no device's; as [`Device::read_at`].
+    pub fn copy_out(&self, offset: usize, into: &mut [u8]) -> Result<(), CopyError> {
+        let foreign = CopyError::Foreign { pool_id: self.pool_id() };
+        let device = self.provider().as_device().ok_or(foreign)?;
+        device.read_at(u64::from(self.index()) * self.len() as u64 + offset as u64, into)
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_pages_are_taken_in_order_or_none_and_bytes_come_out_by_the_page() {
+        let memory = DeviceMemory::opaque(3, DeviceId(1)).unwrap();
+        memory.write_at(4090, &[IoSlice::new(b"hello device")]).unwrap();
+        let one = memory.alloc(10).unwrap();
+        assert!(memory.alloc_all().is_err());
+        drop(one);
+        let memory = DeviceMemory::opaque(3, DeviceId(1)).unwrap();
+        memory.write_at(4090, &[IoSlice::new(b"hello device")]).unwrap();
+        let pages = memory.alloc_all().unwrap();
+        assert_eq!(pages.iter().map(Page::index).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(memory.free(), 0);
+        let mut bytes = [0; 12];
+        pages[0].copy_out(4090, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"hello device");
+        assert!(matches!(pages[2].copy_out(4090, &mut bytes), Err(CopyError::Outside { .. })));
+        assert_eq!(memory.copied(), Copied { into: 12, out: 12 });
+        let host = PagePool::new(PoolConfig::new().limit(1), crate::provider::Heap::new()).unwrap();
+        assert!(matches!(host.alloc().unwrap().copy_out(0, &mut bytes), Err(CopyError::Foreign { .. })));
+        drop(pages);
+        assert_eq!(memory.free(), memory.len());
+    }
 
     #[test]
     fn bytes_lie_where_the_place_says_and_pages_come_home() {

@@ -58,7 +58,7 @@ mod stats;
 
 pub use cache::{BULK, CACHE};
 pub use config::PoolConfig;
-pub use device::{Device, DeviceMemory};
+pub use device::{Copied, Device, DeviceMemory};
 pub use error::{AdoptError, AllocError, AreaError, Damage, Lie, OpenError, ReturnError};
 pub use hold::Hold;
 pub use memory::{Area, HostMemory};

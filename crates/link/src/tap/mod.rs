@@ -26,6 +26,9 @@
 //! shorter than those of the packet before (`moved` in [`Stats`]). It is one system call a packet; with segmentation a packet has up to
 //! 64 KiB.
 //!
+//! Payload in a device's memory is brought to the host's first, by the device's own copy ([`Page::copy_out`](onecopy_pool::Page::copy_out)):
+//! one for each run of it that lies in one piece (`staged_bytes`, `staging_ns`).
+//!
 //! # What the kernel does
 //!
 //! Checksums and segmentation are left to each other in virtio's header, as far as [`TapConfig`] wants it and the kernel agrees when
@@ -38,6 +41,7 @@ mod error;
 mod header;
 mod parse;
 mod receive;
+mod stage;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -250,6 +254,7 @@ impl Offloads {
             tcp_segmentation: self.tcp,
             udp_segmentation: self.udp,
             super_segment,
+            unreadable: true,
             ..Capabilities::none(medium, mtu)
         }
     }

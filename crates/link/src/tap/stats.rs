@@ -22,6 +22,11 @@ counters! {
         /// Of them, super-segments.
         transmitted_trains,
 
+        /// Bytes of payload that were brought from a device's memory to the host's, so that the kernel could gather them.
+        staged_bytes,
+        /// Nanoseconds that the thread which transmits spent on these copies.
+        staging_ns,
+
         /// Times that the kernel took no more, and a packet had to wait until the descriptor was writable (EAGAIN).
         waited,
         /// Super-segments that were cut here, as the kernel refused one of that kind before.
@@ -39,6 +44,8 @@ counters! {
         bad_header,
         /// Not transmitted: not among the [`Capabilities`](crate::Capabilities), or its parts do not fit together.
         not_taken,
+        /// Not transmitted: the device did not copy the payload out, or there was no page for it.
+        unstaged,
         /// Not transmitted: there was no room.
         full,
         /// Not transmitted: the kernel refused it, cut and finished too (EINVAL).

@@ -10,7 +10,7 @@ use crate::packet::{Gso, Packet, Train};
 use onecopy_chain::notify::{Config, Lender, Segment};
 use onecopy_chain::{Chain, Checksum, Fragment, Writer};
 use onecopy_pool::provider::{Heap, Opaque};
-use onecopy_pool::{DeviceId, PagePool, PoolConfig};
+use onecopy_pool::{DeviceId, DeviceMemory, PagePool, PoolConfig};
 use onecopy_sys::map::Span;
 use onecopy_sys::spans::{read_scattered, write_gathered};
 use rustix::io::Errno;
@@ -393,4 +393,47 @@ fn what_is_dropped_is_counted_by_the_reason() {
     transmitter.transmit(&mut device, &mut stats, unsummed);
     assert_eq!((stats.not_taken, stats.transmitted, transmitter.room()), (3, 0, usize::MAX));
     assert!(device.written.is_empty());
+}
+
+#[test]
+fn payload_of_a_device_goes_by_way_of_the_hosts_memory_whatever_the_kernel_refuses() {
+    let memory = DeviceMemory::opaque(16, DeviceId(1)).unwrap();
+    let pages = memory.alloc_all().unwrap();
+    let data = bytes(65536);
+    memory.write_at(0, &[std::io::IoSlice::new(&data)]).unwrap();
+    // Two pages in one piece, one that lies before them, an odd beginning and end.
+    let parts = [(4, 100, 3996), (5, 0, 4096), (2, 7, 1001)];
+    for refuses in
+        [|_: &Header| false, |header: &Header| header.gso_type != 0, |header: &Header| header.flags != 0]
+    {
+        let (mut device, mut stats, host) = (Made::new(), Stats::default(), pool(64));
+        device.refuses = refuses;
+        let (mut chain, mut same) = (Chain::new(), Vec::new());
+        for (page, offset, len) in parts {
+            chain.append(Fragment::new(pages[page].clone(), offset, len).unwrap()).unwrap();
+            same.extend_from_slice(&data[page * 4096 + offset..][..len]);
+        }
+        let with = |payload: Chain| {
+            let mut packet = Packet::new(&head(0, 3, same.len()), payload).unwrap();
+            packet.set_checksum(Checksum::Partial { start: 34, offset: 16 }).unwrap();
+            packet.set_gso(Some(Gso { train: Train::Tcp, size: 1448, network: 14 }));
+            packet
+        };
+        let mut transmitter = Transmitter::new(Capabilities { unreadable: true, ..capabilities() });
+        device.says.push_back(Errno::AGAIN);
+        let before = memory.copied().out;
+        transmitter.transmit(&mut device, &mut stats, with(chain));
+        assert!(pages.iter().all(|page| page.is_unique()), "what waits lies in the host's memory");
+        transmitter.flush(&mut device, &mut stats);
+        let (count, staged) = (memory.copied().out - before, same.len() as u64);
+        assert_eq!((count, stats.staged_bytes, stats.unstaged), (staged, staged, 0));
+        // As the same bytes of the host's do.
+        let mut plain = Chain::new();
+        Writer::new(&host).append(&mut plain, &same).unwrap();
+        let (mut rival, mut stats) = (Made::new(), Stats::default());
+        rival.refuses = refuses;
+        Transmitter::new(capabilities()).transmit(&mut rival, &mut stats, with(plain));
+        assert!(!device.written.is_empty());
+        assert_eq!(device.written, rival.written);
+    }
 }

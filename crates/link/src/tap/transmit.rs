@@ -5,6 +5,7 @@
 
 use super::device::Device;
 use super::header::Header;
+use super::stage::Stage;
 use super::stats::Stats;
 use crate::link::Capabilities;
 use crate::packet::{Packet, Train};
@@ -28,6 +29,8 @@ pub(super) struct Transmitter {
     kernel: Capabilities,
     /// What waits for the descriptor to be writable: one packet, or the parts of one.
     waiting: VecDeque<(Packet, Option<Offload>)>,
+    /// Through which payload of a device's memory goes.
+    stage: Stage,
 }
 
 /// What the kernel does not do, if it takes this packet after it refused the one before.
@@ -39,7 +42,7 @@ enum Offload {
 
 impl Transmitter {
     pub fn new(promised: Capabilities) -> Transmitter {
-        Transmitter { promised, kernel: promised, waiting: VecDeque::new() }
+        Transmitter { promised, kernel: promised, waiting: VecDeque::new(), stage: Stage::default() }
     }
 
     /// What the kernel does, as far as is known.
@@ -51,13 +54,13 @@ impl Transmitter {
         if self.waiting.is_empty() { usize::MAX } else { 0 }
     }
 
-    pub fn transmit(&mut self, device: &mut impl Device, stats: &mut Stats, packet: Packet) {
+    pub fn transmit(&mut self, device: &mut impl Device, stats: &mut Stats, mut packet: Packet) {
         self.flush(device, stats);
         if !self.waiting.is_empty() {
             stats.full += 1;
         } else if self.promised.takes(&packet).is_err() {
             stats.not_taken += 1;
-        } else {
+        } else if self.stage.bring(&mut packet, stats).is_ok() {
             self.waiting.push_back((packet, None));
             self.flush(device, stats);
         }
@@ -170,7 +173,7 @@ fn write(device: &mut impl Device, packet: &Packet, header: Header) -> Result<()
     (spans[0], spans[1]) = (Span::of_shared(&virtio), Span::of_shared(packet.head()));
     let mut count = BESIDE;
     for (span, fragment) in spans[BESIDE..].iter_mut().zip(packet.payload().payload().fragments()) {
-        debug_assert_ne!(fragment.kind(), Kind::Device, "not among the capabilities");
+        debug_assert_ne!(fragment.kind(), Kind::Device, "it was staged");
         *span = fragment.page().span(fragment.offset(), fragment.len()).ok_or(Errno::FAULT)?;
         count += 1;
     }

@@ -162,7 +162,8 @@ impl Stack {
     /// As the kernel's bind-rx (net/core/netdev-genl.c, net/core/devmem.c): EINVAL without queues, with headers not split, for memory that
     /// holds less than 64 KiB or four of the longest packets, and where no queue would be left for other flows; ERANGE for a queue that there
     /// is not; EEXIST for one that is bound already; E2BIG for pages larger than 4 KiB; ENODEV where the link is gone; EOPNOTSUPP where the
-    /// link does not split headers ([`Port::splits_headers`](crate::Port::splits_headers)).
+    /// link does not split headers ([`Port::splits_headers`](crate::Port::splits_headers)). EBUSY for memory that is sent from
+    /// ([`Stack::bind_tx`]).
     pub fn bind_rx(&self, memory: &DeviceMemory, queues: &[u32]) -> Result<Binding> {
         let bound = self.rx(|shard, now| {
             let refuse = |errno, why| Err(Error::new(Op::Bind, errno).because(why));
@@ -180,6 +181,9 @@ impl Stack {
                     "the memory is too small; give 64 KiB and four of the longest packets",
                 )
                 .map_err(|error: Error| error.about("memory"));
+            }
+            if rx.is_sent_from(memory.id()) {
+                return refuse(Errno::BUSY, "all of the memory's pages are sent from; bind other memory");
             }
             rx.bind(inet, now, memory, queues).map_err(|why| bad(Op::Bind, why))
         })?;

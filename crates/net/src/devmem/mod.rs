@@ -1,4 +1,5 @@
-//! Device memory TCP: payload of TCP lands in a device's memory, its headers in the host's, and the program gets references.
+//! Device memory TCP: payload of TCP lands in a device's memory, its headers in the host's, and the program gets references;
+//! and is sent from a device's memory.
 //!
 //! It is the kernel's (Documentation/networking/devmem.rst), on a stack of the program's own, with the same meaning and errnos:
 //!
@@ -9,6 +10,8 @@
 //! | netlink bind-rx, an id, closing the socket of it | [`Stack::bind_rx`](crate::Stack::bind_rx), [`Binding::id`], dropping the [`Binding`] |
 //! | recvmsg(MSG_SOCK_DEVMEM), SCM_DEVMEM_DMABUF | [`Stream::recv_frags`](crate::tcp::Stream::recv_frags), [`Frag`] |
 //! | recvmsg without the flag: EFAULT | [`Stream::recv`](crate::tcp::Stream::recv): the same |
+//! | netlink bind-tx, an id | [`Stack::bind_tx`](crate::Stack::bind_tx), [`TxBinding`] |
+//! | sendmsg(MSG_ZEROCOPY) with SCM_DEVMEM_DMABUF, addresses that are offsets | [`Stream::send_device`](crate::tcp::Stream::send_device), [`TxRange`] |
 //! | setsockopt(SO_DEVMEM_DONTNEED) | [`Stream::dont_need`](crate::tcp::Stream::dont_need), or dropping [`Frags`] |
 //!
 //! ```
@@ -48,8 +51,10 @@ mod binding;
 mod frags;
 mod rx;
 mod tokens;
+mod tx;
 
 pub use binding::{Binding, Event};
 pub use frags::{Frag, Frags, Piece, TokenRange};
 pub(crate) use rx::Rx;
 pub(crate) use tokens::Tokens;
+pub use tx::{TxBinding, TxRange};

@@ -1,4 +1,4 @@
-//! What of device memory lies under the stack's lock: its receive queues, and what is bound to them.
+//! What of device memory lies under the stack's lock: its receive queues, and what is bound to them; and which memory is sent from.
 
 use super::binding::Event;
 use onecopy_inet::stack::{RoomId, RoomStats, Stack};
@@ -21,6 +21,8 @@ pub(crate) struct Rx {
     last: u32,
     /// By which number each memory was bound last. What was placed in it keeps that, whether it still is.
     ids: HashMap<u64, u32>,
+    /// Memory that is sent from, by its pool.
+    sent_from: Vec<u64>,
     hunger: Arc<Hunger>,
 }
 
@@ -73,6 +75,7 @@ impl Rx {
             bindings: Vec::new(),
             last: 0,
             ids: HashMap::new(),
+            sent_from: Vec::new(),
             hunger: Arc::default(),
         }
     }
@@ -181,6 +184,25 @@ impl Rx {
         let bound = self.bindings.remove(at);
         self.queues.unbind(&bound.queues);
         inet.close_room(now, bound.room);
+    }
+
+    /// Notes that memory is sent from, and gives that a number; None where the memory is bound, to receive into or to send from.
+    pub fn bind_tx(&mut self, memory: u64) -> Option<u32> {
+        if self.is_sent_from(memory) || self.bindings.iter().any(|bound| bound.memory.id() == memory) {
+            return None;
+        }
+        self.sent_from.push(memory);
+        self.last += 1;
+        Some(self.last)
+    }
+
+    pub fn unbind_tx(&mut self, memory: u64) {
+        self.sent_from.retain(|one| *one != memory);
+    }
+
+    /// Whether all of its pages are a [`TxBinding`](super::TxBinding)'s.
+    pub fn is_sent_from(&self, memory: u64) -> bool {
+        self.sent_from.contains(&memory)
     }
 
     /// By which number the memory of `page` was bound last; 0 for memory that never was, such as a neighbour's in the same process.

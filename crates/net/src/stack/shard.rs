@@ -3,6 +3,7 @@
 use crate::bell::Bell;
 use crate::devmem::Rx;
 use crate::port::Port;
+use onecopy_chain::{Chain, Kind};
 use onecopy_inet::stack::Stack;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::tcp::Readiness;
@@ -197,6 +198,12 @@ impl Shard {
 
     pub fn kernel_copies(&self) -> bool {
         self.link.kernel_copies()
+    }
+
+    /// Copies by the kernel, or a device, that each byte of `data` costs on its way out.
+    pub fn copies_of(&self, data: &Chain) -> usize {
+        let staged = data.kind() == Some(Kind::Device) && self.link.stages_device();
+        usize::from(self.link.kernel_copies()) + usize::from(staged)
     }
 
     pub fn link_counters(&self) -> Vec<(&'static str, u64)> {

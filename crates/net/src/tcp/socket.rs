@@ -207,7 +207,7 @@ impl Connection for Socket {
             if at > 0 && failed(shard, id) {
                 return Ok(at);
             }
-            let copies = shard.kernel_copies();
+            let copies = shard.copies_of(data.payload());
             let n = shard.inet_mut().tcp_send(now, id, data, inet_flags(flags))?;
             self.referenced(n, copies);
             at += n;

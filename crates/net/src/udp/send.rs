@@ -114,7 +114,7 @@ impl Socket {
         whole(flags)?;
         let len = segment.payload().len();
         let sent = self.wait_to_send(flags, |shard, id, now| {
-            let copies = shard.kernel_copies();
+            let copies = shard.copies_of(segment.payload());
             let n = shard.inet_mut().udp_send(now, id, &mut segment, envelope)?;
             self.socket.referenced(n, copies);
             Ok(n)

@@ -95,7 +95,7 @@ impl<P: Protocol> Socket<P> {
         let copied = begun.is_copied();
         let mut taken = 0;
         let sent = self.call(Op::Send, Way::Write, dont_wait, |shard, id, now| {
-            let copies = shard.kernel_copies();
+            let copies = shard.copies_of(begun.data.payload());
             let before = begun.data.payload().len();
             let given = give(shard, id, now, &mut begun.data);
             // What was taken counts, whatever it says of the rest.
@@ -103,7 +103,7 @@ impl<P: Protocol> Socket<P> {
             if n > 0 {
                 taken += n;
                 match copied {
-                    true => self.copied_in(n, hint, copies),
+                    true => self.copied_in(n, hint, copies > 0),
                     false => self.referenced(n, copies),
                 }
             }

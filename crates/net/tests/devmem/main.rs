@@ -6,4 +6,5 @@ mod receive;
 mod room;
 mod tap;
 mod tokens;
+mod tx;
 mod world;

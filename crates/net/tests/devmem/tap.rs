@@ -1,14 +1,15 @@
-//! The kernel sends, over a TAP: it needs root and /dev/net/tun, and says so where it has neither.
+//! The kernel sends and receives, over a TAP: it needs root and /dev/net/tun, and says so where it has neither.
 
 use crate::world::pattern;
 use onecopy_link::tap::{Tap, TapConfig};
 use onecopy_net::Stack;
-use onecopy_net::tcp::Listener;
+use onecopy_net::devmem::TxRange;
+use onecopy_net::tcp::{Listener, Stream};
 use onecopy_pool::{DeviceId, DeviceMemory};
 use onecopy_sys::netns::Namespace;
 use rustix::io::Errno;
-use std::io::Write;
-use std::net::TcpStream;
+use std::io::{IoSlice, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 fn namespace() -> Option<Namespace> {
@@ -83,5 +84,46 @@ fn what_the_kernel_sends_lands_in_the_memory_whatever_is_left_to_it() {
         assert_eq!((stats.starved, stats.unsplit, stats.failed), (0, 0, 0), "{name}");
         drop(binding);
         assert!(memory.free() + 4096 >= memory.len());
+    }
+}
+
+#[test]
+fn the_kernel_gets_what_lies_in_a_devices_memory() {
+    let Some(namespace) = namespace() else { return };
+    for (index, segmentation) in [true, false].into_iter().enumerate() {
+        let device = format!("devtx{index}");
+        let config = TapConfig::new(&device).segmentation(segmentation);
+        let tap = match namespace.run(|| Tap::open(config)).unwrap() {
+            Err(error)
+                if [Errno::NOENT, Errno::NODEV, Errno::ACCESS, Errno::PERM].contains(&error.errno()) =>
+            {
+                eprintln!("skipped: {error}");
+                return;
+            }
+            tap => tap.unwrap(),
+        };
+        for line in [format!("addr add 10.95.{index}.1/24 dev {device}"), format!("link set {device} up")] {
+            let run = || Command::new("ip").args(line.split(' ')).status().unwrap();
+            assert!(namespace.run(run).unwrap().success(), "ip {line}");
+        }
+        let listener = namespace.run(|| TcpListener::bind(format!("10.95.{index}.1:0"))).unwrap().unwrap();
+        let stack = Stack::builder().link(tap).address(&format!("10.95.{index}.2/24")).build().unwrap();
+        let memory = DeviceMemory::opaque(768, DeviceId(0)).unwrap();
+        let data = pattern(memory.len() as usize);
+        memory.write_at(0, &[IoSlice::new(&data)]).unwrap();
+        let binding = stack.bind_tx(&memory).unwrap();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut all = Vec::new();
+                listener.accept().unwrap().0.read_to_end(&mut all).unwrap();
+                all
+            });
+            let stream = Stream::connect(&stack, listener.local_addr().unwrap()).unwrap();
+            let sent = stream.send_device(&binding, &[TxRange { offset: 0, len: memory.len() }]).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            assert!(!sent.wait().1.dropped);
+            assert!(reader.join().unwrap() == data, "segmentation {segmentation}");
+            assert_eq!(stream.stats().user_copied_in, 0);
+        });
     }
 }

@@ -26,6 +26,7 @@ pub use lent::LentPages;
 pub use memfd::Memfd;
 pub use opaque::{CopyError, Opaque, Ticket};
 
+use crate::device::Device;
 use crate::error::Lie;
 use crate::memory::Area;
 use crate::netmem::DeviceId;
@@ -137,6 +138,11 @@ pub trait MemoryProvider: Any + Send + Sync {
 
     /// The file that the area is a mapping of, where there is one: page `i` lies at `i * page_len` of it.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Itself, where its memory is a device's: the way for bytes in and out.
+    fn as_device(&self) -> Option<&dyn Device> {
         None
     }
 }

@@ -2,11 +2,13 @@
 
 use super::free::Free;
 use super::{About, Batch, MemoryProvider, Need, ProviderError};
-use crate::device::Device;
+use crate::device::{Copied, Device};
 use crate::memory::Area;
 use crate::netmem::DeviceId;
 use crate::page::Page;
 use onecopy_sync::Mutex;
+use onecopy_sync::atomic::AtomicU64;
+use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::memfd;
 use rustix::fd::OwnedFd;
 use rustix::io::{self, Errno};
@@ -29,6 +31,8 @@ pub struct Opaque {
     device: DeviceId,
     free: Free,
     worker: Mutex<Option<Worker>>,
+    /// Bytes that were copied in, and out.
+    copied: [AtomicU64; 2],
 }
 
 struct Worker {
@@ -112,7 +116,12 @@ impl Opaque {
     /// One for a pool, that says it is device `device`.
     #[allow(clippy::new_ret_no_self, reason = "pools take it shared")]
     pub fn new(device: DeviceId) -> Arc<Opaque> {
-        Arc::new(Opaque { device, free: Free::default(), worker: Mutex::new(None) })
+        Arc::new(Opaque {
+            device,
+            free: Free::default(),
+            worker: Mutex::new(None),
+            copied: Default::default(),
+        })
     }
 
     /// Copies `bytes` into the page, from `offset` on.
@@ -248,6 +257,10 @@ impl MemoryProvider for Opaque {
             device: Some(self.device),
         }
     }
+
+    fn as_device(&self) -> Option<&dyn Device> {
+        Some(self)
+    }
 }
 
 /// By the thread that calls. The kernel copies; nothing of this process lies in between.
@@ -271,6 +284,8 @@ impl Device for Opaque {
                     Err(errno) => return Err(CopyError::Io(errno)),
                 }
             }
+            // Relaxed: it counts, and nothing hangs on it.
+            self.copied[0].fetch_add(len as u64, Relaxed);
         }
         Ok(())
     }
@@ -279,7 +294,14 @@ impl Device for Opaque {
         let memory = self.memory(at, into.len())?;
         let len = into.len();
         all(len, |from| io::preadv(&*memory, &mut [IoSliceMut::new(&mut into[from..])], at + from as u64))
-            .map_err(CopyError::Io)
+            .map_err(CopyError::Io)?;
+        self.copied[1].fetch_add(len as u64, Relaxed);
+        Ok(())
+    }
+
+    fn copied(&self) -> Copied {
+        let [into, out] = &self.copied;
+        Copied { into: into.load(Relaxed), out: out.load(Relaxed) }
     }
 }
 

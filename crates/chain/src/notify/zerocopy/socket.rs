@@ -133,7 +133,9 @@ impl Zerocopy {
             }
             return Ok(Begun { data: data.into(), tag: 0, original: Some(chain), tell });
         }
-        match self.charge(Some(chain.len()), tell, &allowance) {
+        // A device's pages are no pages of the host's (msg_zerocopy_alloc() in net/core/skbuff.c).
+        let pinned = if chain.kind() == Some(Kind::Device) { 0 } else { chain.len() };
+        match self.charge(Some(pinned), tell, &allowance) {
             Ok(tag) => {
                 let mut data = Segment::new(chain);
                 match self.lane.send_there(&mut data, tag, now_ns) {

@@ -1,5 +1,6 @@
 //! Streams.
 
+mod device;
 mod frags;
 mod options;
 mod traits;

@@ -1,0 +1,160 @@
+//! Memory that is sent from.
+
+use crate::stack::{Inner, Stack};
+use onecopy_chain::{Chain, ChainError, Fragment};
+use onecopy_pool::{DeviceMemory, Page};
+use onecopy_socket::{Error, Op, Result};
+use rustix::io::Errno;
+use std::fmt;
+use std::sync::Arc;
+
+/// Memory that streams send from: what bind-tx is to the kernel. All of its pages are this binding's: the program says what lies in
+/// them ([`DeviceMemory::write_at`], a file, the device itself), and when. Dropped, it is unbound; what is under way is delivered all the same, and
+/// keeps its pages until then.
+#[must_use = "dropped, the memory is unbound"]
+pub struct TxBinding {
+    inner: Arc<Inner>,
+    memory: DeviceMemory,
+    /// In order.
+    pages: Vec<Page>,
+    id: u32,
+}
+
+/// Bytes of a device's memory: what an iovec is to a send of the kernel's, whose address is an offset there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxRange {
+    /// Where they begin, in bytes from the beginning of the memory.
+    pub offset: u64,
+    /// How many there are.
+    pub len: u64,
+}
+
+impl TxBinding {
+    /// Its number in the stack, of the same row as those of [`Binding`](super::Binding)s.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &DeviceMemory {
+        &self.memory
+    }
+
+    /// These bytes by reference, one range after the other: to be given to [`Stream::send_zerocopy`](crate::tcp::Stream::send_zerocopy) and
+    /// its like, or by [`Stream::send_device`](crate::tcp::Stream::send_device). Whoever writes there before it was told that the send is
+    /// complete may find anything sent.
+    ///
+    /// # Errors
+    ///
+    /// EFAULT for bytes beyond the memory's end (zerocopy_fill_skb_from_devmem() in net/core/datagram.c); EMSGSIZE for 4 GiB and more.
+    pub fn chain(&self, ranges: &[TxRange]) -> Result<Chain> {
+        let each = u64::from(self.memory.page_len());
+        let mut chain = Chain::new();
+        for range in ranges {
+            let end = range.offset.checked_add(range.len).filter(|end| *end <= self.memory.len());
+            let end = end.ok_or_else(|| {
+                Error::new(Op::Send, Errno::FAULT)
+                    .about("ranges")
+                    .because("the bytes are not inside of the memory; count from its beginning")
+            })?;
+            let mut at = range.offset;
+            while at < end {
+                let (page, within) = ((at / each) as usize, at % each);
+                let len = (each - within).min(end - at);
+                let fragment = Fragment::new(self.pages[page].clone(), within as usize, len as usize);
+                fragment.and_then(|fragment| chain.append(fragment)).map_err(too_long)?;
+                at += len;
+            }
+        }
+        Ok(chain)
+    }
+
+    /// Whether it is of this stack.
+    pub(crate) fn is_of(&self, inner: &Arc<Inner>) -> bool {
+        Arc::ptr_eq(&self.inner, inner)
+    }
+}
+
+fn too_long(_: ChainError) -> Error {
+    Error::new(Op::Send, Errno::MSGSIZE)
+        .about("ranges")
+        .because("one send has less than 4 GiB; make it several")
+}
+
+impl Drop for TxBinding {
+    fn drop(&mut self) {
+        let memory = self.memory.id();
+        self.inner.with(|shard, _| shard.rx_mut().0.unbind_tx(memory));
+    }
+}
+
+impl fmt::Debug for TxBinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TxBinding({} of {} bytes)", self.id, self.memory.len())
+    }
+}
+
+impl Stack {
+    /// Binds `memory` to be sent from. Until the binding is dropped all of its pages are the binding's, so it is other memory than that which
+    /// packets land in.
+    ///
+    /// ```
+    /// use onecopy_link::Tap;
+    /// use onecopy_net::devmem::TxRange;
+    /// use onecopy_net::{Stack, tcp};
+    /// use onecopy_pool::{DeviceId, DeviceMemory};
+    /// use std::io::IoSlice;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (a, b) = Tap::cable(1500)?;
+    /// # let here = Stack::builder().link(a).address("10.0.0.1/24").build()?;
+    /// # let there = Stack::builder().link(b).address("10.0.0.2/24").build()?;
+    /// # let listener = tcp::Listener::bind(&there, "10.0.0.2:80".parse()?)?;
+    /// let memory = DeviceMemory::opaque(256, DeviceId(0))?;
+    /// let binding = here.bind_tx(&memory)?;
+    /// memory.write_at(5000, &[IoSlice::new(b"hello from a device")])?;
+    ///
+    /// let stream = tcp::Stream::connect(&here, "10.0.0.2:80".parse()?)?;
+    /// let sent = stream.send_device(&binding, &[TxRange { offset: 5000, len: 19 }])?;
+    /// let (_, how) = sent.wait(); // acknowledged: the memory may be written again
+    /// assert!(!how.dropped);
+    /// # let mut bytes = [0; 19];
+    /// # assert_eq!(listener.accept()?.0.recv(&mut bytes)?, 19);
+    /// # assert_eq!(&bytes, b"hello from a device");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As the kernel's bind-tx (netdev_nl_bind_tx_doit() in net/core/netdev-genl.c): ENODEV where the link is gone; EOPNOTSUPP where it
+    /// takes no memory that the CPU cannot read, or finishes no checksums. EBUSY where somebody has pages of the memory, or it is bound.
+    pub fn bind_tx(&self, memory: &DeviceMemory) -> Result<TxBinding> {
+        let inner = self.own()?;
+        let error = |errno, why| Error::new(Op::Bind, errno).because(why);
+        let id = inner.with(|shard, _| {
+            if shard.is_down() {
+                return Err(error(Errno::NODEV, "the stack's link is gone; make another stack"));
+            }
+            let link = *shard.inet().interface().capabilities();
+            if !(link.unreadable && link.checksum) {
+                return Err(error(
+                    Errno::OPNOTSUPP,
+                    "the link takes no memory that the CPU cannot read, or finishes no checksums; use a Tap with its offloads",
+                ));
+            }
+            let bound = shard.rx_mut().0.bind_tx(memory.id());
+            bound.ok_or_else(|| error(Errno::BUSY, "the memory is bound already; drop that binding first"))
+        })?;
+        match memory.alloc_all() {
+            Ok(pages) => Ok(TxBinding { inner: Arc::clone(inner), memory: memory.clone(), pages, id }),
+            Err(_) => {
+                inner.with(|shard, _| shard.rx_mut().0.unbind_tx(memory.id()));
+                Err(error(
+                    Errno::BUSY,
+                    "somebody has pages of the memory; bind memory that nobody has any of",
+                ))
+            }
+        }
+    }
+}

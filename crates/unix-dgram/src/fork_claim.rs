@@ -9,8 +9,8 @@
 use crate::socket::Socket;
 use onecopy_unix::connection::core::broken;
 use onecopy_unix::connection::rx::Rx;
-use onecopy_unix::multiprocess::claim::Claim;
-use onecopy_unix::multiprocess::fork::{AtFork, Child, Fork, Over};
+use onecopy_unix::members::claim::Claim;
+use onecopy_unix::members::fork::{AtFork, Child, Fork, Over};
 use std::sync::Arc;
 
 impl Socket {

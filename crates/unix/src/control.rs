@@ -44,7 +44,7 @@ pub fn peek(fd: BorrowedFd<'_>, wait: bool) -> Peek {
 }
 
 /// Sleeps until something is in the queue, or the end has come. Unlike [`peek`], it leaves SO_PEEK_OFF alone:
-/// another process may be counting with it at this moment (`Taking` of `connection/others.rs`).
+/// another process may be counting with it at this moment (`Taking` of `members/others.rs`).
 pub fn wait_for_any(fd: BorrowedFd<'_>) -> Peek {
     match rustix::net::recv(fd, &mut [0u8; 0], RecvFlags::PEEK) {
         Ok(_) => Peek::Byte,

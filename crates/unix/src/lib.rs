@@ -24,6 +24,8 @@ pub use api::handle;
 #[doc(hidden)]
 pub mod handshake;
 #[doc(hidden)]
+pub mod members;
+#[doc(hidden)]
 pub mod multiprocess;
 #[cfg(test)]
 mod tests;

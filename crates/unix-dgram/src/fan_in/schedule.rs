@@ -4,8 +4,8 @@ use crate::fan_in::receiver::{FanIn, FanInReceiver, Member};
 use crate::socket::Socket;
 use onecopy_ring::{PeerMisbehaved, Ring};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
-use onecopy_unix::connection::patience::BRIEFLY;
 use onecopy_unix::connection::rx::Rx;
+use onecopy_unix::members::patience::BRIEFLY;
 
 /// What is known of a lane.
 pub enum Look {

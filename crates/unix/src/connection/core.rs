@@ -5,11 +5,11 @@
 
 use crate::config::Config;
 use crate::connection::kind::Kind;
-use crate::connection::others::Others;
 use crate::control;
 use crate::control::Peek;
 use crate::doorbell::elsewhere::Elsewhere;
-use crate::multiprocess::claim::Claim;
+use crate::members::claim::Claim;
+use crate::members::others::Others;
 use onecopy_copy::Hint;
 use onecopy_ring::Ring;
 use onecopy_ring::record;

@@ -1,10 +1,10 @@
 //! The steps of the upgrade that need both directions of the connection, and their locks.
 
 use crate::connection::Connection;
-use crate::connection::patience::BRIEFLY;
 use crate::connection::rx::Rx;
 use crate::connection::side::SideGuard;
 use crate::connection::tx::Tx;
+use crate::members::patience::BRIEFLY;
 use onecopy_socket::{Error, Op, Result};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;

@@ -33,8 +33,6 @@
 //! | `call.rs` | what one call knows: the cursor of a send, the descriptors of a receive |
 //! | `kind.rs` | the kinds of sockets |
 //! | `decide.rs` | the steps of the upgrade that need both directions |
-//! | `others.rs` | the seam to the processes that share an end |
-//! | `patience.rs` | how long calls wait for a lock that another process may keep |
 //!
 //! Records, descriptors and pages:
 //!
@@ -75,12 +73,12 @@ use crate::byref::lender::Lender;
 use crate::config::Config;
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
-use crate::connection::patience::{STUCK, stuck};
 use crate::connection::rx::Rx;
 use crate::connection::side::{Side, SideGuard};
 use crate::connection::tx::Tx;
 use crate::handshake::upgrade::Handshake;
-use crate::multiprocess::fork::Place;
+use crate::members::fork::Place;
+use crate::members::patience::{STUCK, stuck};
 use onecopy_socket::{Error, Op};
 
 pub mod borrow_records;
@@ -100,8 +98,6 @@ pub mod look;
 pub mod noted;
 pub mod open;
 pub mod options;
-pub mod others;
-pub mod patience;
 pub mod receive;
 pub mod receive_pieces;
 pub mod receive_records;

@@ -4,7 +4,7 @@
 use crate::connection::core::Core;
 use crate::doorbell::elsewhere::Elsewhere;
 use crate::generation::forks;
-use crate::multiprocess::claim::Claim;
+use crate::members::claim::Claim;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 //! Threads of one process exclude each other by the mutex, so that the page's lock has one contender in each
 //! process.
 
-use crate::multiprocess::membership::Sharing;
+use crate::members::membership::Sharing;
 use onecopy_ring::PeerMisbehaved;
 use onecopy_ring::page::{SidePage, WORDS, Words};
 use onecopy_sync::atomic::fence_after_rmw;

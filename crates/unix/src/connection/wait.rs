@@ -7,12 +7,12 @@
 use crate::connection::Connection;
 use crate::connection::idle::{Idle, LONGEST_SPIN};
 use crate::connection::kind::Kind;
-use crate::connection::patience::{BRIEFLY, stuck};
 use crate::connection::rx::Rx;
 use crate::connection::side::SideGuard;
 use crate::connection::waiting::Waiting;
 use crate::control;
 use crate::control::Peek;
+use crate::members::patience::{BRIEFLY, stuck};
 use onecopy_ring::Consumer;
 use onecopy_socket::{Error, Op, RecvFlags, Result, Wait};
 use onecopy_sync::atomic::Ordering::Relaxed;

@@ -2,9 +2,9 @@
 
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
-use crate::connection::patience::{BRIEFLY, STUCK};
 use crate::control;
 use crate::control::Peek;
+use crate::members::patience::{BRIEFLY, STUCK};
 use onecopy_socket::{Error, Op, RecvFlags, Result};
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;

@@ -6,8 +6,8 @@
 
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
-use crate::connection::others::{PARKING, RINGING};
 use crate::control;
+use crate::members::others::{PARKING, RINGING};
 use onecopy_ring::{Header, Ring};
 use onecopy_socket::Result;
 

@@ -16,9 +16,9 @@
 use crate::addr::SocketAddr;
 use crate::config::Records;
 use crate::connection::kind::Kind;
-use crate::connection::patience::BRIEFLY;
 use crate::control;
 use crate::handshake::visit::{Process, VISIT, VISITS, Visit, Waiting};
+use crate::members::patience::BRIEFLY;
 use onecopy_ring::memory::Nonce;
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::AtomicU32;

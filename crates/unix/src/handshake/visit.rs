@@ -10,8 +10,8 @@
 //! connected the connection, and the rendezvous belongs to the process that listens. So no third process can
 //! bring rings in a client's name, or be brought some.
 
-use crate::connection::patience::BRIEFLY;
 use crate::control;
+use crate::members::patience::BRIEFLY;
 use onecopy_ring::Ring;
 use onecopy_ring::memory::Nonce;
 use onecopy_sync::{Mutex, MutexGuard};

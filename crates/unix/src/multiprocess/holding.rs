@@ -22,8 +22,8 @@ use crate::connection::core::broken;
 use crate::connection::rx::Rx;
 use crate::connection::side::Inner;
 use crate::connection::tx::Tx;
-use crate::multiprocess::fork::{AtFork, Child, Fork, Over, register};
-use crate::multiprocess::membership::{Fresh, Given, Sharing};
+use crate::members::fork::{AtFork, Child, Fork, Over, register};
+use crate::members::membership::{Fresh, Given, Sharing};
 use onecopy_sync::OwnedGuard;
 use onecopy_sync::atomic::Ordering::SeqCst;
 use onecopy_sync::atomic::fence;
@@ -64,9 +64,7 @@ fn hold(end: Arc<Connection>, fork: &mut Fork<'_>) -> Held {
     if end.is_orphan() {
         return none(end);
     }
-    let start = fork.start;
-    let left = |limit: Duration| limit.saturating_sub(start.elapsed());
-    let rx = OwnedGuard::lock_for(end.clone(), |end| end.rx.mutex(), left(RECEIVERS).max(RECEIVER));
+    let rx = OwnedGuard::lock_for(end.clone(), |end| end.rx.mutex(), fork.left(RECEIVERS).max(RECEIVER));
     // Another thread may have passed the end on while this one waited for its lock.
     let usable =
         |rx: &OwnedGuard<_, Inner<Rx>>| !end.is_orphan() && (rx.is_shared() || rx.value.can_be_shared(&end));
@@ -76,7 +74,7 @@ fn hold(end: Arc<Connection>, fork: &mut Fork<'_>) -> Held {
     let sharing = match end.others().sharing() {
         Some(sharing) => sharing.clone(),
         None if end.config().passable => {
-            let Ok(fresh) = Fresh::create(fork.pages) else { return none(end) };
+            let Ok(fresh) = Fresh::create(fork.pages()) else { return none(end) };
             end.others().share(|| fresh.over()).clone()
         }
         None => {
@@ -91,7 +89,7 @@ fn hold(end: Arc<Connection>, fork: &mut Fork<'_>) -> Held {
     // This process does not hand on a side that it must not touch itself.
     let sends = end.broken() != broken::CANNOT_SEND;
     let tx = sends
-        .then(|| OwnedGuard::lock_for(end.clone(), |end| end.tx.mutex(), left(SENDERS).max(SENDER)))
+        .then(|| OwnedGuard::lock_for(end.clone(), |end| end.tx.mutex(), fork.left(SENDERS).max(SENDER)))
         .flatten();
     let tx = tx.map(|mut tx| {
         end.share_tx(&mut tx, &sharing);

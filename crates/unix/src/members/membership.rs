@@ -8,11 +8,11 @@
 //! | children only | memory that they inherit | the family's, one for all ends |
 //! | any process ([`crate::Config::passable`]) | a memfd | that memfd |
 //!
-//! In the second case a process that is given the page can be a member ([`share`](super::share)).
+//! In the second case a process that is given the page can be a member ([`share`](crate::multiprocess::share)).
 
-use crate::connection::patience::{BRIEFLY, PATIENCE};
 use crate::control;
-use crate::multiprocess::fork::{self, Joined};
+use crate::members::fork::{self, Joined};
+use crate::members::patience::{BRIEFLY, PATIENCE};
 use onecopy_ring::consumer::BorrowId;
 use onecopy_ring::page::{EndPage, MemberPage, PAGE_LEN, Words};
 use onecopy_sync::atomic::AtomicU32;

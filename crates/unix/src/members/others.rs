@@ -2,7 +2,7 @@
 //!
 //! While one process holds the end, all that is here is a null pointer. The plain path looks at nothing else.
 
-use crate::multiprocess::membership::Sharing;
+use crate::members::membership::Sharing;
 use onecopy_ring::consumer::BorrowId;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::sockopt;

@@ -56,13 +56,23 @@ pub trait Over: Send {
 #[derive(Debug)]
 pub struct Fork<'a> {
     /// The inodes of the pages' files that this process has.
-    pub(super) pages: &'a mut Vec<u64>,
+    pages: &'a mut Vec<u64>,
     /// When the fork began.
-    pub(super) start: Instant,
+    start: Instant,
     family: OnceLock<Option<Joined>>,
 }
 
 impl Fork<'_> {
+    /// Returns the list of the pages' files that this process has.
+    pub fn pages(&mut self) -> &mut Vec<u64> {
+        self.pages
+    }
+
+    /// Returns what is left of a wait that began with the fork and may last `limit`.
+    pub fn left(&self, limit: Duration) -> Duration {
+        limit.saturating_sub(self.start.elapsed())
+    }
+
     /// Returns the family's file and this process's number in it, or `None` if there is none to be had.
     pub fn family(&self) -> Option<&Joined> {
         self.family.get_or_init(|| FAMILY.join().ok()).as_ref()

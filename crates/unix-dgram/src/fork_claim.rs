@@ -7,8 +7,8 @@
 //! A socket whose datagrams all go over the kernel belongs to every process, as a kernel socket does.
 
 use crate::socket::Socket;
-use onecopy_unix::connection::core::broken;
 use onecopy_unix::connection::rx::Rx;
+use onecopy_unix::core::broken;
 use onecopy_unix::members::claim::Claim;
 use onecopy_unix::members::fork::{AtFork, Child, Fork, Over};
 use std::sync::Arc;

@@ -16,6 +16,8 @@ pub mod connection;
 #[doc(hidden)]
 pub mod control;
 #[doc(hidden)]
+pub mod core;
+#[doc(hidden)]
 pub mod doorbell;
 #[doc(hidden)]
 pub mod generation;

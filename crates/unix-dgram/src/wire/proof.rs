@@ -10,7 +10,7 @@
 use crate::wire::control_message::{CONTROL_LEN, ControlMessage};
 use onecopy_sys::memfd;
 use onecopy_unix::ancillary::channel::Fds;
-use onecopy_unix::connection::kind::Kind;
+use onecopy_unix::core::kind::Kind;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::sockopt;

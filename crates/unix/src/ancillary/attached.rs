@@ -2,7 +2,7 @@
 
 use crate::ancillary::channel::{Fds, MAX_FDS};
 use crate::config::Credentials;
-use crate::connection::core::Core;
+use crate::core::Core;
 use onecopy_ring::record::{Identity, With};
 use onecopy_socket::{Error, Op, Result};
 use onecopy_sys::scm::Ucred;

@@ -50,8 +50,8 @@
 //! The channel also tells the sender of references when their receiver is gone: its other end is open for as
 //! long as any process may look at a page.
 
-use crate::connection::kind::Kind;
 use crate::control;
+use crate::core::kind::Kind;
 use onecopy_ring::PeerMisbehaved;
 use onecopy_socket::{Error, Op, Result};
 pub use onecopy_sys::scm::MAX_FDS;
@@ -310,7 +310,7 @@ impl Inlet {
             match recv(control, &mut [0], Space::Few, RecvFlags::TRUNC) {
                 Ok(came) if came.bytes > 0 => {
                     // A descriptor that comes with a filler is closed with it
-                    // ([`Elsewhere::block`](crate::doorbell::elsewhere::Elsewhere::block)).
+                    // ([`Elsewhere::block`](crate::core::elsewhere::Elsewhere::block)).
                     let len = came.bytes;
                     return Ok(Some(Record { len, surplus: len == 1 && self.meet(came, true) }));
                 }

@@ -7,8 +7,8 @@
 //! own ids, and no message. A sender that is not asked pays one look at a cache line that it has read anyway.
 
 use crate::ancillary::said::Said;
-use crate::connection::core::Core;
 use crate::connection::tx::TxRing;
+use crate::core::Core;
 use onecopy_ring::Mark;
 use onecopy_ring::record::Identity;
 use onecopy_socket::{Result, SendFlags};

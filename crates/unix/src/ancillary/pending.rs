@@ -4,7 +4,7 @@
 use crate::ancillary::channel::Fds;
 use crate::byref::listed::Listed;
 use crate::byref::piece::Piece;
-use crate::connection::core::Core;
+use crate::core::Core;
 use onecopy_pool::provider::LentPages;
 use onecopy_ring::{Mark, PeerMisbehaved};
 use onecopy_sys::scm::{self, Ucred};

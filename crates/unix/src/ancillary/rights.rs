@@ -1,8 +1,8 @@
 //! Descriptors that travel with bytes and records (SCM_RIGHTS, unix(7)).
 
 use crate::ancillary::channel;
-use crate::connection::core::Core;
 use crate::connection::tx::TxRing;
+use crate::core::Core;
 use onecopy_ring::{Mark, PeerMisbehaved};
 use onecopy_socket::{Error, Op, Result, SendFlags};
 use onecopy_sync::atomic::Ordering::Relaxed;

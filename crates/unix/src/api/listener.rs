@@ -4,7 +4,7 @@ use crate::addr::{SocketAddr, ToSocketAddr};
 use crate::api::seqpacket::SeqPacket;
 use crate::api::stream::Stream;
 use crate::config::Config;
-use crate::connection::kind::Kind;
+use crate::core::kind::Kind;
 use crate::handshake::rendezvous::{Kept, Target};
 use onecopy_socket::registry::Row;
 use onecopy_socket::{Error, Op, Result, Transport};

@@ -47,8 +47,8 @@
 use crate::addr::{SocketAddr, ToSocketAddr, named};
 use crate::config::Config;
 use crate::connection::Connection;
-use crate::connection::kind::Kind;
 use crate::connection::open::Connecting;
+use crate::core::kind::Kind;
 use onecopy_socket::{Result, mio_socket, mio_stream, mio_type};
 use std::io;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What is lent to the peer of one stream, and how it comes home.
 
-use crate::connection::core::Core;
 use crate::control;
+use crate::core::Core;
 use crate::generation::generation;
 use onecopy_chain::notify::{Fate, NotifRef};
 use onecopy_pool::Page;

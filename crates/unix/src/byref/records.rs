@@ -9,9 +9,9 @@
 use crate::byref::listed::{Contents, Listed};
 use crate::config::Records;
 use crate::connection::call::{Call, scatter};
-use crate::connection::core::Core;
-use crate::connection::kind::Kind;
 use crate::connection::rx::RxRing;
+use crate::core::Core;
+use crate::core::kind::Kind;
 use onecopy_ring::PeerMisbehaved;
 use onecopy_ring::record::{Frame, Parts};
 use onecopy_socket::{Op, Result};

@@ -2,8 +2,8 @@
 
 use crate::byref::lender::Lender;
 use crate::byref::pool::Loan;
-use crate::connection::core::Core;
 use crate::connection::tx::TxRing;
+use crate::core::Core;
 use onecopy_chain::notify::{Fate, NotifRef, Segment};
 use onecopy_chain::{Chain, Checksum, Kind, Mark as ChainMark};
 use onecopy_pool::Page;

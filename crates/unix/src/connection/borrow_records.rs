@@ -111,7 +111,7 @@ impl Connection {
         let mut rest = match ring.rest.take() {
             Some(rest) => rest,
             None => {
-                let frame = match self.config.records {
+                let frame = match self.config().records {
                     Records::Atomic => ring.atomic_frame(available).map_err(misbehaved)?,
                     Records::Stream => ring.consumer.frame(0, available).map_err(misbehaved)?,
                 };
@@ -130,12 +130,12 @@ impl Connection {
         let len = received.len;
         let taken = if len == 0 {
             Taken::Heap(Vec::new())
-        } else if self.others.were_there() && ring.consumer.borrows() >= MAX_LENT {
+        } else if self.others().were_there() && ring.consumer.borrows() >= MAX_LENT {
             // Other processes can know of only so many borrows. Beyond that the record is copied.
             let mut bytes = vec![0; len];
             ring.consumer.copy_out(0, &mut bytes);
             ring.consumer.take(len);
-            self.counters.user_copied_out.add_exclusive(len);
+            self.counters().user_copied_out.add_exclusive(len);
             Taken::Heap(bytes)
         } else {
             let (id, offset) = ring.consumer.borrow(len);
@@ -143,14 +143,14 @@ impl Connection {
         };
         point!("borrowed");
         rest.left -= len;
-        if rest.left > 0 && self.config.records == Records::Stream {
+        if rest.left > 0 && self.config().records == Records::Stream {
             ring.rest = Some(rest);
         } else {
             received.flags.set(ReceivedFlags::TRUNC, rest.left > 0);
-            received.flags.set(ReceivedFlags::EOR, self.config.records == Records::Stream && rest.end);
+            received.flags.set(ReceivedFlags::EOR, self.config().records == Records::Stream && rest.end);
             ring.consumer.take(rest.left + rest.padding);
         }
-        self.counters.received.add_exclusive(len);
+        self.counters().received.add_exclusive(len);
         ring.mirror_empty(self)?;
         self.give_back(guard)?;
         Ok(Lending::Taken(taken, received))

@@ -48,7 +48,7 @@ impl Connection {
             rx.mirror_empty(self)?;
             let (room, capacity) = (rx.consumer.room(), rx.consumer.ring().capacity());
             guard.unlock_fenced();
-            if self.rx_ring.get().is_some_and(|ring| ring.header().must_unpark(room, capacity)) {
+            if self.rx_ring().is_some_and(|ring| ring.header().must_unpark(room, capacity)) {
                 self.unpark()?;
             }
             return Ok(chain);
@@ -84,8 +84,8 @@ impl Connection {
             }
             page = self.copies.page();
         }
-        self.counters.received.add_exclusive(chain.len());
-        self.counters.user_copied_out.add_exclusive(chain.len());
+        self.counters().received.add_exclusive(chain.len());
+        self.counters().user_copied_out.add_exclusive(chain.len());
         Ok(chain)
     }
 

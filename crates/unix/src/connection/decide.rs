@@ -73,7 +73,7 @@ impl Connection {
     pub fn is_plain(&self) -> Result<()> {
         self.check(Op::Pass)?;
         let refuse = |errno, why| Err(Error::new(Op::Pass, errno).because(why));
-        if self.others.were_there() {
+        if self.others().were_there() {
             return refuse(
                 Errno::BUSY,
                 "other processes hold it, or did; make a plain socket in this process",
@@ -98,7 +98,7 @@ impl Connection {
 
     fn prepare(&self, mut rx: SideGuard<'_, Rx>) -> Result<()> {
         self.decide(&mut rx, Op::Send)?;
-        if !rx.is_shared() && !self.others.are_there() {
+        if !rx.is_shared() && !self.others().are_there() {
             self.handshake.attach_rings(self, &mut rx, false);
         }
         if !matches!(&*rx, Rx::Undecided(_)) {

@@ -117,7 +117,7 @@ impl Connection {
 mod tests {
     use super::SendAncillary;
     use crate::connection::Connection;
-    use crate::connection::kind::Kind;
+    use crate::core::kind::Kind;
     use crate::{Config, RecvFlags, SendFlags};
     use rustix::fd::AsFd;
     use rustix::io::Errno;

@@ -4,14 +4,13 @@
 //! it asks the kernel whether a byte is left that nothing explains: such a byte means that the peer
 //! misbehaves.
 
-use crate::connection::core::Core;
-use crate::connection::kind::Kind;
 use crate::connection::rx::RxRing;
 use crate::connection::waiting::Waiting;
 use crate::control::Peek;
+use crate::core::Core;
+use crate::core::kind::Kind;
 use onecopy_ring::PeerMisbehaved;
 use onecopy_socket::{Op, Result, Wait};
-use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sync::spin;
 use std::time::Instant;
 
@@ -48,19 +47,19 @@ impl RxRing {
         if self.settle(core)? {
             return Ok(Idle::Again);
         }
-        if core.kind == Kind::Datagram && core.peer_left() {
+        if core.kind() == Kind::Datagram && core.peer_left() {
             // None of its doorbells and fillers may be left behind: what comes from here on are other
             // sockets' datagrams.
             let more = self.settle(core)?;
             self.clear_away(core)?;
             return Ok(if more { Idle::Again } else { Idle::Over });
         }
-        if core.kind == Kind::SeqPacket && core.peer_left() {
+        if core.kind() == Kind::SeqPacket && core.peer_left() {
             // In the queue are only doorbells and fillers that nobody needs any more.
             self.doorbells.drain(core);
             return Ok(if self.consumer.available(1)? > 0 { Idle::Again } else { Idle::Ask });
         }
-        if !waiting.slept && wait && core.settings.wait() != Wait::Spin {
+        if !waiting.slept && wait && core.settings().wait() != Wait::Spin {
             return Ok(Idle::Sleep);
         }
         // A filler that was under way at the first look may be there by now. The sender looks for an armed doorbell
@@ -110,7 +109,7 @@ impl RxRing {
     /// wait for the next edge after one, and no doorbell will make that edge.
     #[inline]
     pub fn mirror_empty(&mut self, core: &Core) -> Result<bool> {
-        if core.mirror.load(Relaxed) == 0 {
+        if !core.is_mirrored() {
             return Ok(false);
         }
         let misbehaved = |misbehaved| core.misbehaved(Op::Recv, misbehaved);
@@ -124,7 +123,7 @@ pub const LONGEST_SPIN: u32 = 1_000_000;
 impl RxRing {
     /// Spins for data as far as the settings and experience allow. Returns whether it came.
     pub fn spin(&mut self, core: &Core, waiting: &mut Waiting) -> std::result::Result<bool, PeerMisbehaved> {
-        let budget = match core.settings.wait() {
+        let budget = match core.settings().wait() {
             Wait::Block => return Ok(false),
             Wait::Spin => LONGEST_SPIN,
             // After a sleep there is nothing to be gained.
@@ -158,7 +157,7 @@ impl RxRing {
         match spun {
             Ok(took) => {
                 self.spin.paid(took);
-                core.counters.spins.add_exclusive(1);
+                core.counters().spins.add_exclusive(1);
                 Ok(true)
             }
             Err(start) => {

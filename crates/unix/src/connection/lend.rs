@@ -7,8 +7,8 @@ use crate::byref::send::NotSent;
 use crate::byref::send::{Part, Way, cut, sendable};
 use crate::connection::Connection;
 use crate::connection::call::Cursor;
-use crate::connection::kind::Kind as SocketKind;
 use crate::connection::tx::{Tx, TxRing};
+use crate::core::kind::Kind as SocketKind;
 use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, Fragment};
 use onecopy_copy::Hint;
@@ -137,7 +137,7 @@ impl Connection {
                         let mut copy = vec![0; span.len()];
                         onecopy_copy::copy_out(&mut copy, span, Hint::AUTO);
                         // It is copied twice: here, and into the ring or the kernel.
-                        self.counters.user_copied_in.add_exclusive(copy.len());
+                        self.counters().user_copied_in.add_exclusive(copy.len());
                         self.send_copy(tx, &copy, flags)
                     }
                     (None, None) => (0, Err(Error::new(Op::Send, Errno::FAULT))),
@@ -195,7 +195,7 @@ impl Connection {
         let mut cursor = Cursor::new(&slices);
         let result = self.send_locked(tx, &mut cursor, flags);
         let sent = bytes.len() - cursor.left;
-        self.counters.references_copied.add(usize::from(sent > 0));
+        self.counters().references_copied.add(usize::from(sent > 0));
         let short = if cursor.left > 0 { Err(Error::new(Op::Send, Errno::AGAIN)) } else { Ok(()) };
         (sent, result.and(short))
     }
@@ -240,8 +240,8 @@ impl Connection {
             return Err(Error::new(Op::Send, Errno::AGAIN));
         }
         producer.publish_marks(lent * stride);
-        self.counters.sent.add_exclusive(bytes);
-        self.counters.referenced.add_exclusive(bytes);
+        self.counters().sent.add_exclusive(bytes);
+        self.counters().referenced.add_exclusive(bytes);
         Ok(lent)
     }
 
@@ -259,14 +259,14 @@ impl Connection {
             return Ok(None);
         }
         // Several processes would each lend the same slots.
-        if self.others.were_there() && self.lender.get().is_none() {
+        if self.others().were_there() && self.lender.get().is_none() {
             return Ok(None);
         }
         // Makes room for the announcement of the pool and for what comes next, so that the announcement is
         // never there alone. The room comes before the channel, which is in the receiver's queue from here
         // on.
         let stride = ring.producer.stride();
-        if self.kind == SocketKind::Stream {
+        if self.kind() == SocketKind::Stream {
             // This comes first: it parts the mark to come from the marks of a process that died.
             ring.say_identity(self, 2 * stride, flags)?;
             ring.room(self, 2 * stride, 2 * stride, flags, &mut None)?;
@@ -307,7 +307,7 @@ impl Connection {
         }
         lender.announced(domain.bytes());
         let pool = Mark::Pool { pool: name, page_len: domain.page_len(), pages: domain.pages() };
-        if self.kind == SocketKind::Stream {
+        if self.kind() == SocketKind::Stream {
             ring.producer.mark(0, pool);
             ring.producer.publish_marks(stride);
         } else {

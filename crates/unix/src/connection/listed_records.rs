@@ -9,7 +9,6 @@ use crate::byref::send::{Way, cut, sendable};
 use crate::config::Records;
 use crate::connection::Connection;
 use crate::connection::call::{Call, Cursor};
-use crate::connection::failure::too_long;
 use crate::connection::received::MAX_HEAP;
 use crate::connection::received::Received;
 use crate::connection::rx::Rx;
@@ -18,6 +17,7 @@ use crate::connection::tx::{Tx, TxRing};
 use crate::connection::view::View;
 use crate::connection::wait::Ready;
 use crate::connection::waiting::Waiting;
+use crate::core::failure::too_long;
 use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, Fragment};
 use onecopy_copy::Hint;
@@ -41,12 +41,12 @@ impl Connection {
         let Rx::Ring(ring) = &mut *guard else { return Ok(Received::end()) };
         let Some(listed) = ring.pending.listed.take() else { return Ok(Received::end()) };
         let received = Received::atomic(ring.copy_list(&listed, slices), listed.len());
-        self.counters.user_copied_out.add_exclusive(received.len);
+        self.counters().user_copied_out.add_exclusive(received.len);
         if peek {
             ring.pending.listed = Some(listed);
             return Ok(received);
         }
-        self.counters.received.add_exclusive(received.len);
+        self.counters().received.add_exclusive(received.len);
         drop(listed);
         self.done_with(guard, frame)?;
         Ok(received)
@@ -77,23 +77,23 @@ impl Connection {
         let alone = listed.bytes == 0 && listed.pieces.len() == 1 && received.len > 0;
         // A peer may not claim that its pages hold more than it has shown memory for, or than fits a small
         // copy: many references may name one page.
-        if !alone && received.len > self.config.max_shared.max(MAX_HEAP) {
+        if !alone && received.len > self.config().max_shared.max(MAX_HEAP) {
             ring.pending.listed = Some(listed);
             return Err(Error::new(Op::Recv, Errno::OVERFLOW).because(
                 "the record is longer than Config::max_shared; receive it into a buffer, or as a chain",
             ));
         }
-        self.counters.received.add_exclusive(received.len);
+        self.counters().received.add_exclusive(received.len);
         let only = if alone { listed.pieces.pop() } else { None };
         let view = match only {
             Some(piece) => {
-                self.counters.referenced.add_exclusive(received.len);
+                self.counters().referenced.add_exclusive(received.len);
                 View::of_piece(self, if piece.len() > max { piece.split(max).0 } else { piece })
             }
             None => {
                 let mut bytes = vec![0; received.len];
                 ring.copy_list(&listed, &mut [IoSliceMut::new(&mut bytes)]);
-                self.counters.user_copied_out.add_exclusive(received.len);
+                self.counters().user_copied_out.add_exclusive(received.len);
                 View::heap(self, bytes)
             }
         };
@@ -105,7 +105,7 @@ impl Connection {
     pub fn recv_record_chain(&self, head: &mut [u8], flags: RecvFlags) -> Result<(Received, Chain)> {
         let flags = flags & RecvFlags::DONTWAIT;
         let slices = &mut [IoSliceMut::new(head)];
-        if self.config.records == Records::Stream {
+        if self.config().records == Records::Stream {
             return Ok((self.recv_record(slices, flags)?, Chain::new()));
         }
         loop {
@@ -140,9 +140,9 @@ impl Connection {
             let mut received = Received::atomic(len, listed.bytes + referenced);
             received.flags.set(ReceivedFlags::TRUNC, len < listed.bytes);
             received.flags |= said;
-            self.counters.user_copied_out.add_exclusive(len);
-            self.counters.received.add_exclusive(len + referenced);
-            self.counters.referenced.add_exclusive(referenced);
+            self.counters().user_copied_out.add_exclusive(len);
+            self.counters().received.add_exclusive(len + referenced);
+            self.counters().referenced.add_exclusive(referenced);
             let fragments = pieces.into_iter().filter_map(Piece::into_fragment);
             let chain = fragments.into_iter().try_fold(Chain::new(), |mut chain, fragment: Fragment| {
                 chain.append(fragment).map(|()| chain)
@@ -161,7 +161,7 @@ impl Connection {
     ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
         let len = head.len() + segment.payload().len();
         let locked = sendable(segment.payload())
-            .and_then(|()| match self.config.records {
+            .and_then(|()| match self.config().records {
                 Records::Atomic => Ok(()),
                 Records::Stream => {
                     Err(Error::new(Op::Send, Errno::OPNOTSUPP).about("Config::records").because(
@@ -220,7 +220,7 @@ impl Connection {
         let names: Vec<u32> = names.into_iter().skip(copied).flatten().collect();
         let bytes = gathered(head, segment.payload(), copied)?;
         let slices: Vec<IoSlice<'_>> = bytes.iter().map(|bytes| IoSlice::new(bytes)).collect();
-        self.counters.references_copied.add(usize::from(copied > 0));
+        self.counters().references_copied.add(usize::from(copied > 0));
         if names.is_empty() {
             self.send_record_locked(tx, &mut Cursor::new(&slices), SendAncillary::default(), flags)?;
             return Ok(if copied > 0 { Fate::Copied } else { Fate::Sent });
@@ -255,7 +255,7 @@ impl Connection {
             return Err(Error::new(Op::Send, Errno::NOTCONN));
         };
         producer.list(&slices, parts.references, hint);
-        self.counters.user_copied_in.add_exclusive(parts.bytes);
+        self.counters().user_copied_in.add_exclusive(parts.bytes);
         drop(slices);
         drop(bytes);
         for _ in 0..copied {
@@ -273,8 +273,8 @@ impl Connection {
         }
         point!("listed");
         producer.publish_frame(frame);
-        self.counters.sent.add_exclusive(parts.bytes + referenced);
-        self.counters.referenced.add_exclusive(referenced);
+        self.counters().sent.add_exclusive(parts.bytes + referenced);
+        self.counters().referenced.add_exclusive(referenced);
         Ok(Fate::Sent)
     }
 }

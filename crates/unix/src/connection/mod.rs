@@ -13,9 +13,6 @@
 //!
 //! | file | what is there |
 //! |---|---|
-//! | `core.rs` | the control socket, the rings, the settings that every part looks at |
-//! | `noted.rs` | what an end has noted of itself: that it is lost, shut down, reset, left |
-//! | `failure.rs` | how a call fails, and what a peer's misbehaviour costs it |
 //! | `send.rs` | sending bytes: into the peer's ring, or over the kernel before the switch |
 //! | `room.rs` | waiting for room in the peer's ring, and parking a filler while there is none |
 //! | `receive.rs` | receiving bytes into the caller's buffers, from the ring or the kernel |
@@ -31,7 +28,6 @@
 //! | `tx.rs`, `rx.rs` | the states of the sending and of the receiving side |
 //! | `stores.rs` | which stores a sending side takes, and what it learns about them |
 //! | `call.rs` | what one call knows: the cursor of a send, the descriptors of a receive |
-//! | `kind.rs` | the kinds of sockets |
 //! | `decide.rs` | the steps of the upgrade that need both directions |
 //!
 //! Records, descriptors and pages:
@@ -71,11 +67,11 @@
 use crate::byref::copies::Copies;
 use crate::byref::lender::Lender;
 use crate::config::Config;
-use crate::connection::core::Core;
-use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
 use crate::connection::side::{Side, SideGuard};
 use crate::connection::tx::Tx;
+use crate::core::Core;
+use crate::core::kind::Kind;
 use crate::handshake::upgrade::Handshake;
 use crate::members::fork::Place;
 use crate::members::patience::{STUCK, stuck};
@@ -85,17 +81,13 @@ pub mod borrow_records;
 pub mod call;
 pub mod carry;
 pub mod chains;
-pub mod core;
 pub mod decide;
 pub mod descriptors;
-pub mod failure;
 pub mod frames;
 pub mod idle;
-pub mod kind;
 pub mod lend;
 pub mod listed_records;
 pub mod look;
-pub mod noted;
 pub mod open;
 pub mod options;
 pub mod receive;
@@ -116,7 +108,6 @@ pub mod wait;
 pub mod wait_shared;
 pub mod waiting;
 
-use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::{Arc, OnceLock};
@@ -187,19 +178,17 @@ impl Connection {
     /// What setsockopt(2) returns.
     pub fn pass_under_lock(&self, rx: &Rx, which: u32, on: bool) -> rustix::io::Result<()> {
         self.pass_over_kernel(which, on)?;
-        let others = self.passes.load(Relaxed) & !which;
-        self.passes.store(if on { others | which } else { others }, Relaxed);
-        self.asked.fetch_add(1, Relaxed);
+        self.ask_for(which, on);
         let attached = match rx {
             Rx::Undecided(undecided) => undecided.attached(),
             _ => None,
         };
-        if let Some(ring) = self.rx_ring.get().or(attached) {
+        if let Some(ring) = self.rx_ring().or(attached) {
             self.ask_identity(ring);
         }
         // A datagram socket keeps the option: its doorbells are looked at one message at a time, and it has
         // the kernel's datagrams to pass again once it has left its peer.
-        if matches!(rx, Rx::Ring(_)) && self.kind != Kind::Datagram {
+        if matches!(rx, Rx::Ring(_)) && self.kind() != Kind::Datagram {
             self.pass_no_doorbells()
         } else {
             Ok(())
@@ -210,6 +199,6 @@ impl Connection {
 impl AsFd for Connection {
     /// Returns the control socket.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.core.fd()
     }
 }

@@ -3,11 +3,11 @@
 use crate::addr::SocketAddr;
 use crate::config::{Config, Records};
 use crate::connection::Connection;
-use crate::connection::kind::Kind;
 use crate::connection::options::visible_name;
 use crate::connection::rx::Rx;
 use crate::connection::tx::Tx;
 use crate::control;
+use crate::core::kind::Kind;
 use crate::handshake::invitation::{Invitation, capacity_for, invite, wish};
 use crate::handshake::rendezvous::{Found, Rendezvous, Target};
 use crate::handshake::undecided::{Meets, Undecided};
@@ -195,7 +195,7 @@ impl Connecting {
         });
         let fallback = config.transport == Transport::Auto && matches!(rx, Rx::Plain);
         let end = Connection::make(fd, kind, &config, rx, Tx::Kernel { sent: 0 })?;
-        end.counters.fallbacks.add(usize::from(fallback));
+        end.counters().fallbacks.add(usize::from(fallback));
         Ok(end)
     }
 }
@@ -239,8 +239,8 @@ impl Connection {
             let plain = |fd| Connection::make(fd, kind, config, Rx::Plain, Tx::Kernel { sent: 0 });
             let pair = (plain(a)?, plain(b)?);
             let fallback = usize::from(config.transport == Transport::Auto);
-            pair.0.counters.fallbacks.add(fallback);
-            pair.1.counters.fallbacks.add(fallback);
+            pair.0.counters().fallbacks.add(fallback);
+            pair.1.counters().fallbacks.add(fallback);
             return Ok(pair);
         };
         let over = |fd, mine: &Ring, theirs: &Ring| -> Result<Arc<Connection>> {
@@ -315,7 +315,7 @@ impl Connection {
             Rx::Undecided(Undecided::server(invitation, attaches).meeting(meets))
         });
         let end = Connection::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
-        end.counters.fallbacks.add(usize::from(fallback));
+        end.counters().fallbacks.add(usize::from(fallback));
         Ok(end)
     }
 }

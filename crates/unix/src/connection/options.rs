@@ -3,18 +3,17 @@
 use crate::addr::SocketAddr;
 use crate::config::Credentials;
 use crate::connection::Connection;
-use crate::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
 use crate::connection::frames::records_in;
-use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
 use crate::connection::waiting::Waiting;
 use crate::control;
+use crate::core::kind::Kind;
+use crate::core::{PASS_CREDENTIALS, PASS_PIDFD};
 use crate::handshake::invitation::Invitation;
 use crate::members::patience::{BRIEFLY, stuck};
 use onecopy_ring::{Consumer, Ring};
 use onecopy_socket::{Carrier, Error, Op, Path, RecvFlags, Result};
-use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use onecopy_sync::atomic::fence;
+use onecopy_sync::atomic::Ordering::{Acquire, Release};
 use onecopy_sys::scm;
 use onecopy_sys::socket::unix_address;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -73,25 +72,25 @@ impl Connection {
 
     /// Does as `set_nonblocking`, for a caller that reflects by itself.
     pub fn set_nonblocking_only(&self, nonblocking: bool) -> Result<()> {
-        rustix::io::ioctl_fionbio(&self.fd, nonblocking).map_err(option)?;
-        self.settings.set_nonblocking(nonblocking);
+        rustix::io::ioctl_fionbio(self.fd(), nonblocking).map_err(option)?;
+        self.settings().set_nonblocking(nonblocking);
         Ok(())
     }
 
     /// Whether sends go through a ring, and did not go back to the kernel.
     pub fn sends_into_ring(&self) -> bool {
-        self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0
+        self.tx_ring().is_some() && !self.has_parted()
     }
 
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> Result<()> {
-        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, limit).map_err(timeout(limit))?;
-        self.settings.set_read_timeout(limit);
+        sockopt::set_socket_timeout(self.fd(), sockopt::Timeout::Recv, limit).map_err(timeout(limit))?;
+        self.settings().set_read_timeout(limit);
         Ok(())
     }
 
     pub fn set_write_timeout(&self, limit: Option<Duration>) -> Result<()> {
-        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, limit).map_err(timeout(limit))?;
-        self.settings.set_write_timeout(limit);
+        sockopt::set_socket_timeout(self.fd(), sockopt::Timeout::Send, limit).map_err(timeout(limit))?;
+        self.settings().set_write_timeout(limit);
         Ok(())
     }
 
@@ -101,18 +100,16 @@ impl Connection {
             Shutdown::Write => rustix::net::Shutdown::Write,
             Shutdown::Both => rustix::net::Shutdown::Both,
         };
-        rustix::net::shutdown(&self.fd, kernel).map_err(|errno| Error::new(Op::Shutdown, errno))?;
+        rustix::net::shutdown(self.fd(), kernel).map_err(|errno| Error::new(Op::Shutdown, errno))?;
         if how != Shutdown::Read {
-            self.send_shut.store(1, Relaxed);
-            self.others.shut_sending();
+            self.note_send_shut();
+            self.others().shut_sending();
         }
         if how != Shutdown::Write {
-            self.recv_shut.store(1, Relaxed);
-            // Pairs with the fence in `set_rx_ring`.
-            fence(SeqCst);
+            self.note_recv_shut();
         }
         if how != Shutdown::Write
-            && let Some(ring) = self.rx_ring.get()
+            && let Some(ring) = self.rx_ring()
         {
             // Release needs no pair here: a sender that sees it asks the kernel.
             ring.header().info.0.shut.store(1, Release);
@@ -132,17 +129,17 @@ impl Connection {
         let mut guard = end.rx.lock_within(|| BRIEFLY).ok_or_else(|| stuck(Op::Option))?;
         end.decide(&mut guard, Op::Option)?;
         match &mut *guard {
-            Rx::Ring(rx) if end.kind == Kind::SeqPacket => {
+            Rx::Ring(rx) if end.kind() == Kind::SeqPacket => {
                 rx.readable().map_err(|misbehaved| end.misbehaved(Op::Option, misbehaved))
             }
             Rx::Ring(rx) => rx.payload().map_err(|misbehaved| end.misbehaved(Op::Option, misbehaved)),
             Rx::Switching(switching) => {
-                let queued = control::queued(&end.fd).map_err(option)?;
+                let queued = control::queued(end.fd()).map_err(option)?;
                 let left = switching.left().map_err(|misbehaved| end.misbehaved(Op::Option, misbehaved))?;
                 // What the peer has put into the ring, from which nobody reads yet. The first reader finds
                 // out if anything is wrong there.
-                let mut consumer = end.rx_ring.get().map(|ring| Consumer::new(ring.clone()));
-                if end.kind.has_records() {
+                let mut consumer = end.rx_ring().map(|ring| Consumer::new(ring.clone()));
+                if end.kind().has_records() {
                     let in_ring = consumer.as_mut().and_then(|ring| records_in(ring, 0).ok()).unwrap_or(0);
                     // Once the peer has switched, its doorbells are there too: this is an upper bound.
                     let queued = if left == Some(0) { 0 } else { queued };
@@ -153,44 +150,43 @@ impl Connection {
                 let in_ring = usize::try_from(in_ring).unwrap_or(usize::MAX);
                 Ok(queued.min(left).saturating_add(in_ring))
             }
-            Rx::Plain | Rx::Undecided(_) => control::queued(&end.fd).map_err(option),
+            Rx::Plain | Rx::Undecided(_) => control::queued(end.fd()).map_err(option),
         }
     }
 
     pub fn unread_bytes(&self) -> Result<usize> {
-        if let Some(ring) = self.tx_ring.get().filter(|_| self.parted.load(Relaxed) == 0) {
+        if let Some(ring) = self.tx_ring().filter(|_| !self.has_parted()) {
             let header = ring.header();
             // Acquire, and the tail first: as in `unread_in_ring`.
             let tail = header.reader.0.tail.load(Acquire);
             let head = header.writer.0.head.load(Acquire);
-            let unread = match self.kind {
+            let unread = match self.kind() {
                 Kind::Stream => header.unread_payload(tail, head, ring.capacity()),
                 Kind::SeqPacket | Kind::Datagram => self.unread_in_ring(),
             };
             return Ok(usize::try_from(unread).unwrap_or(usize::MAX));
         }
-        onecopy_sys::socket::unread_memory(&self.fd).map_err(option)
+        onecopy_sys::socket::unread_memory(self.fd()).map_err(option)
     }
 
     pub fn capacity(&self) -> (usize, usize) {
         let end = self;
         let kernel = || {
-            end.config.send_buffer.map_or_else(
-                || sockopt::socket_send_buffer_size(&end.fd).unwrap_or(0),
+            end.config().send_buffer.map_or_else(
+                || sockopt::socket_send_buffer_size(end.fd()).unwrap_or(0),
                 |bytes| bytes.saturating_mul(2),
             )
         };
         (
-            end.tx_ring.get().map_or_else(kernel, Ring::capacity),
-            end.rx_ring
-                .get()
-                .map_or_else(|| sockopt::socket_recv_buffer_size(&end.fd).unwrap_or(0), Ring::capacity),
+            end.tx_ring().map_or_else(kernel, Ring::capacity),
+            end.rx_ring()
+                .map_or_else(|| sockopt::socket_recv_buffer_size(end.fd()).unwrap_or(0), Ring::capacity),
         )
     }
 
     /// Returns the descriptor that knows the peer's credentials.
     fn knows_peer(&self) -> Result<BorrowedFd<'_>> {
-        if self.kind == Kind::Datagram && self.life.get().is_none() {
+        if self.kind() == Kind::Datagram && self.lifeline().is_none() {
             // The kernel does not note who connects datagram sockets.
             return Err(
                 option(Errno::NOTCONN).because("only a datagram socket that shares memory knows its peer")
@@ -220,21 +216,21 @@ impl Connection {
     }
 
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        local_addr(&self.fd)
+        local_addr(self.fd())
     }
 
     pub fn peer_addr(&self) -> Result<SocketAddr> {
-        let address = rustix::net::getpeername(&self.fd).map_err(option)?;
+        let address = rustix::net::getpeername(self.fd()).map_err(option)?;
         Ok(address.and_then(unix_address).map_or_else(SocketAddr::unnamed, |a| visible_name(&a)))
     }
 
     pub fn take_error(&self) -> Result<Option<Error>> {
-        let errno = match sockopt::socket_error(&self.fd).map_err(option)? {
-            Ok(()) if self.reset.swap(0, Relaxed) != 0 => Errno::CONNRESET,
+        let errno = match sockopt::socket_error(self.fd()).map_err(option)? {
+            Ok(()) if self.take_noted_reset() => Errno::CONNRESET,
             Ok(()) => return Ok(None),
             Err(errno) => errno,
         };
-        if self.kind == Kind::Datagram
+        if self.kind() == Kind::Datagram
             && let Rx::Ring(rx) = &mut *self.lock_rx(Op::Option)?
         {
             // While the error was pending, doorbells could not be taken.
@@ -253,14 +249,14 @@ impl Connection {
             receive: carrier(match self.rx.lock_within(|| BRIEFLY) {
                 Some(rx) => matches!(&*rx, Rx::Ring(_)),
                 // Another thread holds it. Once there is a ring, bytes come from there, or will soon.
-                None => self.rx_ring.get().is_some(),
+                None => self.rx_ring().is_some(),
             }),
         }
     }
 
     /// Makes the control socket's readiness mirror the ring's from here on.
     pub fn reflect(&self) -> Result<()> {
-        if self.mirror.swap(1, Relaxed) != 0 {
+        if self.begin_mirror() {
             return Ok(());
         }
         // A sender that holds the side now looks by itself when it is done.
@@ -293,7 +289,7 @@ impl Connection {
             Rx::Plain => {}
             Rx::Ring(ring) => {
                 if ring.consumer.available(1) == Ok(0) {
-                    if end.kind == Kind::SeqPacket && end.peer_left() {
+                    if end.kind() == Kind::SeqPacket && end.peer_left() {
                         // Settling would leave what is there, and poll(2) would show it.
                         ring.doorbells.drain(end);
                     } else {
@@ -314,13 +310,13 @@ impl Connection {
                 let _ = end.ready(RecvFlags::DONTWAIT, &mut Waiting::new(0));
             }
         }
-        if let Some(ring) = end.rx_ring.get() {
+        if let Some(ring) = end.rx_ring() {
             // With this, a sender that has room need not wait until it looks at the kernel again.
             ring.header().info.0.shut.store(1, Release);
         }
         if Arc::strong_count(self) > 1 {
             // Views keep the descriptor open; the peer is told all the same.
-            let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+            let _ = rustix::net::shutdown(self.fd(), rustix::net::Shutdown::Both);
             self.end_life();
         }
     }

@@ -8,19 +8,18 @@ use crate::ancillary::channel::Fds;
 use crate::ancillary::pending::{Arrived, Descriptors, Next};
 use crate::connection::Connection;
 use crate::connection::call::{Call, IOV_MAX, chunk};
-use crate::connection::core::Core;
-use crate::connection::kind::Kind;
 use crate::connection::rx::{Rx, RxRing};
 use crate::connection::side::SideGuard;
 use crate::connection::wait::Ready;
 use crate::connection::waiting::Waiting;
 use crate::control;
+use crate::core::Core;
+use crate::core::kind::Kind;
 use crate::handshake::undecided::Switching;
 use crate::handshake::upgrade::Nonce;
 use crate::members::others::Taking;
 use onecopy_ring::{Consumer, Mark};
 use onecopy_socket::{Error, Op, RecvFlags, Result};
-use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -108,7 +107,7 @@ impl Connection {
                 // met the reset, and does not report it (net/unix/af_unix.c: unix_stream_read_generic).
                 Err(error) if got > 0 => {
                     if !waitall && error.raw_os_error() == Errno::CONNRESET.raw_os_error() {
-                        self.reset.store(1, Relaxed);
+                        self.note_reset();
                     }
                     break;
                 }
@@ -137,16 +136,16 @@ impl Connection {
         kernel.set(rustix::net::RecvFlags::PEEK, flags.contains(RecvFlags::PEEK));
         kernel.set(rustix::net::RecvFlags::WAITALL, flags.contains(RecvFlags::WAITALL));
         let n = self.recvmsg(slices, skip, usize::MAX, kernel, call, false)?;
-        if n == 0 && self.reset.load(Relaxed) != 0 {
+        if n == 0 && self.is_reset_noted() {
             // The kernel reported the reset while the peer was not known to be plain, and it was kept. What
             // is queued comes before it, even for a receive that takes none of that now.
             let nothing_left = slices.iter().any(|slice| !slice.is_empty()) || self.queued() == Ok(0);
-            if nothing_left && self.reset.swap(0, Relaxed) != 0 {
+            if nothing_left && self.take_noted_reset() {
                 return Err(Error::new(Op::Recv, Errno::CONNRESET));
             }
         }
         if !flags.contains(RecvFlags::PEEK) {
-            self.counters.received.add(n);
+            self.counters().received.add(n);
         }
         Ok(n)
     }
@@ -174,7 +173,7 @@ impl Connection {
             && guard.is_shared()
             && let Rx::Switching(switching) = &*guard
         {
-            limit = self.others.expect_taking(self.fd(), Taking::Bytes, limit, switching.received());
+            limit = self.others().expect_taking(self.fd(), Taking::Bytes, limit, switching.received());
         }
         let (n, rings) = match may_bring {
             Some(nonce) => self.recv_with_rings(&nonce, slices, skip, limit, kernel, call)?,
@@ -196,7 +195,7 @@ impl Connection {
             *last &= !(may_go_on && (ends_here || rings.is_some()));
             point!("received over the kernel");
             self.received_over_kernel(&mut guard, n as u64, rings, Op::Recv)?;
-            self.counters.received.add_exclusive(n);
+            self.counters().received.add_exclusive(n);
         } else if may_go_on
             && ends_here
             && let Some(switching) = switching
@@ -262,7 +261,7 @@ impl Connection {
 
     /// Whether `n` bytes are all that comes over the kernel.
     fn ends_here(&self, switching: &Switching, n: usize) -> bool {
-        self.kind == Kind::Stream && switching.left() == Ok(Some(n as u64))
+        self.kind() == Kind::Stream && switching.left() == Ok(Some(n as u64))
     }
 
     /// Receives from the kernel, behind the first `skip` bytes of the slices. `ends`: whether it matters that
@@ -289,10 +288,10 @@ impl Connection {
         let (n, ended) = match &mut call.fds {
             None if !ends => {
                 let none = &mut Default::default();
-                (rustix::net::recvmsg(&self.fd, &mut part, none, flags).map_err(error)?.bytes, false)
+                (rustix::net::recvmsg(self.fd(), &mut part, none, flags).map_err(error)?.bytes, false)
             }
             None => {
-                let came = scm::recv(&self.fd, &mut part, Space::Few, flags).map_err(error)?;
+                let came = scm::recv(self.fd(), &mut part, Space::Few, flags).map_err(error)?;
                 (came.bytes, came.control_cut || !came.fds.is_empty())
             }
             Some(fds) => {
@@ -304,7 +303,7 @@ impl Connection {
             // They end it whether the receive has room for them or not.
             call.until = 0;
         }
-        self.counters.kernel_copied.add(n);
+        self.counters().kernel_copied.add(n);
         Ok(n)
     }
 
@@ -337,7 +336,7 @@ impl Connection {
             }
             Part::Bytes(n) => ring.copy_bytes(self, slices, skip, n, peek, call)?,
         };
-        self.counters.user_copied_out.add_exclusive(got);
+        self.counters().user_copied_out.add_exclusive(got);
         if let Some(to) = &mut call.fds
             && self.passes_identity()
         {
@@ -352,7 +351,7 @@ impl Connection {
                 got + if whole { ring.peek_behind_fds(self, slices, skip + got, got)? } else { 0 },
             ));
         }
-        self.counters.received.add_exclusive(got);
+        self.counters().received.add_exclusive(got);
         if got < total && call.until == u64::MAX {
             // What is behind a mark belongs to this receive too.
             *last &= !(more || ring.consumer.at_mark());
@@ -364,7 +363,7 @@ impl Connection {
         // much.)
         let (room, capacity) = (ring.consumer.room(), ring.consumer.ring().capacity());
         guard.unlock_fenced();
-        if self.rx_ring.get().is_some_and(|ring| ring.header().must_unpark(room, capacity)) {
+        if self.rx_ring().is_some_and(|ring| ring.header().must_unpark(room, capacity)) {
             self.unpark()?;
         }
         Ok(Some(got))

@@ -3,8 +3,8 @@
 use crate::ancillary::channel::Fds;
 use crate::ancillary::pending::Next;
 use crate::byref::piece::Piece;
-use crate::connection::core::Core;
 use crate::connection::rx::RxRing;
+use crate::core::Core;
 use onecopy_chain::{Chain, Mark};
 use onecopy_socket::{Error, Op, Result};
 use rustix::io::Errno;

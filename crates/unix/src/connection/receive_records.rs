@@ -5,7 +5,6 @@ use crate::byref::listed::Contents;
 use crate::config::Records;
 use crate::connection::Connection;
 use crate::connection::call::{Call, IOV_MAX, scatter};
-use crate::connection::core::Core;
 use crate::connection::received::Received;
 use crate::connection::received::Rest;
 use crate::connection::rx::{Rx, RxRing};
@@ -13,6 +12,7 @@ use crate::connection::side::SideGuard;
 use crate::connection::wait::Ready;
 use crate::connection::waiting::Waiting;
 use crate::control;
+use crate::core::Core;
 use crate::members::others::Taking;
 use onecopy_ring::record::{HEADER, With};
 use onecopy_socket::{Error, Op, ReceivedFlags, RecvFlags, Result};
@@ -44,7 +44,7 @@ impl Connection {
         flags: RecvFlags,
         call: &mut Call<'_>,
     ) -> Result<Received> {
-        if self.config.records == Records::Stream {
+        if self.config().records == Records::Stream {
             return self.recv_parts(slices, flags, call);
         }
         let mut waiting = Waiting::new(0);
@@ -62,7 +62,7 @@ impl Connection {
     /// that it is leaving. Of a killed peer, the data comes first.
     #[inline]
     pub fn error_first(&self) -> Result<()> {
-        let says_so = match self.tx_ring.get() {
+        let says_so = match self.tx_ring() {
             Some(ring) => ring.header().info.0.shut.load(Relaxed) != 0,
             None => self.handshake.has_left_offer(),
         };
@@ -107,7 +107,7 @@ impl Connection {
             ring.consumer.copy_out(HEADER + len, &mut slice[..n]);
             len += n;
         }
-        self.counters.user_copied_out.add_exclusive(len);
+        self.counters().user_copied_out.add_exclusive(len);
         let mut received = Received::atomic(len, frame.len);
         received.flags |= said;
         if peek {
@@ -116,7 +116,7 @@ impl Connection {
         point!("copied out");
         ring.consumer.take(size);
         point!("taken");
-        self.counters.received.add_exclusive(len);
+        self.counters().received.add_exclusive(len);
         ring.mirror_empty(self)?;
         self.give_back(guard)?;
         Ok(received)
@@ -128,7 +128,7 @@ impl Connection {
         let Rx::Ring(ring) = &*guard else { return Ok(()) };
         let (room, capacity) = (ring.consumer.room(), ring.consumer.ring().capacity());
         guard.unlock_fenced();
-        if self.rx_ring.get().is_some_and(|ring| ring.header().must_unpark(room, capacity)) {
+        if self.rx_ring().is_some_and(|ring| ring.header().must_unpark(room, capacity)) {
             self.unpark()?;
         }
         Ok(())
@@ -143,7 +143,7 @@ impl Connection {
         call: &mut Call<'_>,
     ) -> Result<Received> {
         let error = |errno| Error::new(Op::Recv, errno);
-        if guard.is_none() && self.reset.swap(0, Relaxed) != 0 {
+        if guard.is_none() && self.take_noted_reset() {
             // The kernel reported it while the peer was not known to be plain, and it was kept.
             return Err(error(Errno::CONNRESET));
         }
@@ -162,7 +162,7 @@ impl Connection {
         let may_bring = guard.as_ref().and_then(|rx| rx.may_bring_rings());
         let (mut rings, mut more) = (None, false);
         let received = match (&mut call.fds, may_bring) {
-            (None, None) => scm::recv(&self.fd, &mut pieces, Space::None, kernel),
+            (None, None) => scm::recv(self.fd(), &mut pieces, Space::None, kernel),
             (Some(fds), None) => fds.recv(self.fd(), &mut pieces, kernel),
             (to, Some(nonce)) => {
                 let mut fds = Fds::default();
@@ -198,24 +198,24 @@ impl Connection {
             && message.name.is_none()
             && !with
             && control::hung_up(self.fd())
-            && control::queued(&self.fd) == Ok(0)
+            && control::queued(self.fd()) == Ok(0)
         {
             return Ok(Received::end());
         }
-        self.counters.kernel_copied.add(len);
+        self.counters().kernel_copied.add(len);
         if !peek {
             if let Some(mut guard) = guard {
                 if shared {
                     if let Rx::Switching(switching) = &*guard {
                         let what = if full > 0 { Taking::Record } else { Taking::Empty };
-                        self.others.expect_taking(self.fd(), what, 1, switching.received());
+                        self.others().expect_taking(self.fd(), what, 1, switching.received());
                     }
                     self.take_piece()?;
                 }
                 point!("received over the kernel");
                 self.received_over_kernel(&mut guard, 1, rings, Op::Recv)?;
             }
-            self.counters.received.add(len);
+            self.counters().received.add(len);
         }
         let mut received = Received::atomic(len, full);
         received.flags.set(ReceivedFlags::CTRUNC, message.control_cut);
@@ -340,11 +340,11 @@ impl Connection {
             }
         }
         let n = got.len - before;
-        self.counters.user_copied_out.add_exclusive(n);
+        self.counters().user_copied_out.add_exclusive(n);
         if peek {
             return Ok(());
         }
-        self.counters.received.add_exclusive(n);
+        self.counters().received.add_exclusive(n);
         ring.mirror_empty(self)?;
         self.give_back(guard)
     }

@@ -3,10 +3,10 @@
 //! While there is none, a filler is parked in the control socket's queue. It keeps the socket unwritable for
 //! poll(2), until the receiver takes it because there is room again.
 
-use crate::connection::core::Core;
-use crate::connection::kind::Kind;
 use crate::connection::tx::{Tx, TxRing};
 use crate::control;
+use crate::core::Core;
+use crate::core::kind::Kind;
 use onecopy_ring::PeerMisbehaved;
 use onecopy_ring::record::{Frame, With};
 use onecopy_socket::{Error, Op, Result, SendFlags, Wait};
@@ -42,7 +42,7 @@ impl Tx {
     /// send that is refused parks in any case.)
     #[inline]
     pub fn mirror_full(&mut self, core: &Core) {
-        if core.mirror.load(Relaxed) != 0 {
+        if core.is_mirrored() {
             // The next send reports what fails here.
             let _ = self.park_if_full(core);
         }
@@ -57,7 +57,7 @@ impl Tx {
     pub fn park_if_full(&mut self, core: &Core) -> Result<()> {
         let Tx::Ring(ring) = self else { return Ok(()) };
         let capacity = ring.producer.ring().capacity();
-        let least = if core.kind.has_records() {
+        let least = if core.kind().has_records() {
             Frame { len: 1, end: true, with: With::default() }.size(capacity)
         } else {
             1
@@ -109,7 +109,7 @@ impl TxRing {
         }
         let waited = waited.get_or_insert_with(|| Waited { began: Instant::now(), asked: false });
         // A socket that is remembered as non-blocking does not spin first.
-        if core.settings.nonblocking() && core.must_not_wait(flags, &mut waited.asked) {
+        if core.settings().nonblocking() && core.must_not_wait(flags, &mut waited.asked) {
             return self.no_room(core, want, least);
         }
         self.sleep_for_room(core, want, least, flags, waited)
@@ -134,12 +134,12 @@ impl TxRing {
     ) -> Result<usize> {
         let error = |errno| Error::new(Op::Send, errno);
         let misbehaved = |misbehaved: PeerMisbehaved| core.misbehaved(Op::Send, misbehaved);
-        let limit = core.settings.write_timeout();
+        let limit = core.settings().write_timeout();
         // A little room is not worth a wake-up.
         let wanted = least.max(self.low_water().min(want));
         let mut slept = false;
         loop {
-            let budget = match core.settings.wait() {
+            let budget = match core.settings().wait() {
                 Wait::Block => 0,
                 Wait::Spin => 1_000_000,
                 Wait::Adaptive if slept => 0,
@@ -152,7 +152,7 @@ impl TxRing {
                 match spun {
                     Ok(took) => {
                         self.spin.paid(took);
-                        core.counters.room_spins.add_exclusive(1);
+                        core.counters().room_spins.add_exclusive(1);
                     }
                     Err(_) => self.spin.in_vain(),
                 }
@@ -165,13 +165,13 @@ impl TxRing {
             if core.must_not_wait(flags, &mut waited.asked) {
                 return self.no_room(core, want, least);
             }
-            if core.connecting.load(Relaxed) != 0 {
+            if core.is_connecting() {
                 // Only a datagram socket connects while it sends. Nothing of this datagram is in the ring
                 // yet.
                 return Err(error(Errno::ALREADY));
             }
             let left = control::remaining(waited.began, limit).map_err(error)?;
-            if core.settings.wait() == Wait::Spin {
+            if core.settings().wait() == Wait::Spin {
                 continue;
             }
             let asleep = Instant::now();
@@ -180,7 +180,7 @@ impl TxRing {
             if room >= least {
                 return Ok(room);
             }
-            core.counters.sleeps.add(1);
+            core.counters().sleeps.add(1);
             slept = true;
             let nap = left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP));
             match control::wait(core.fd(), PollFlags::OUT, Some(nap)) {
@@ -207,12 +207,13 @@ impl TxRing {
             }
             // A datagram socket's peer that is being killed closes its socket, and the filler with it, before
             // its lifeline. The one edge was that close, and only another filler can tell what it meant.
-            let lost = core.kind == Kind::Datagram && onecopy_sys::socket::unread_memory(&core.fd) == Ok(0);
+            let lost =
+                core.kind() == Kind::Datagram && onecopy_sys::socket::unread_memory(core.fd()) == Ok(0);
             if !lost {
                 return Ok(());
             }
         }
-        if core.kind == Kind::Datagram && core.cannot_send() {
+        if core.kind() == Kind::Datagram && core.cannot_send() {
             // The kernel would report it to the filler, once, and throw away what the peer had sent. A send
             // must report it.
             core.check(Op::Send)?;
@@ -221,12 +222,12 @@ impl TxRing {
         core.doing_parking();
         self.producer.header().begin_parking(wanted);
         point!("parking");
-        let parked = match core.kind {
+        let parked = match core.kind() {
             Kind::Stream => control::park(core.fd()),
             Kind::SeqPacket => {
                 // Where blocking fails, the datagram socket in front stays writable, and a send there returns
                 // EAGAIN.
-                let blocked = core.elsewhere.get().and_then(|elsewhere| elsewhere.block().ok());
+                let blocked = core.elsewhere().and_then(|elsewhere| elsewhere.block().ok());
                 control::park_record(core.fd(), true, blocked.as_ref().map(OwnedFd::as_fd))
             }
             // Its kernel socket may yet send datagrams of its own, which a small buffer would refuse.
@@ -235,7 +236,7 @@ impl TxRing {
         point!("filled");
         let parked = match parked {
             Ok(Some(filler)) => {
-                core.counters.fillers.add_exclusive(1);
+                core.counters().fillers.add_exclusive(1);
                 self.producer.header().parked(filler);
                 Ok(())
             }
@@ -248,7 +249,7 @@ impl TxRing {
                 Err(core.send_failed(errno))
             }
         };
-        core.others.expect(0);
+        core.others().expect(0);
         point!("parked");
         parked
     }
@@ -258,7 +259,7 @@ impl TxRing {
     pub fn check_peer(&mut self, core: &Core) -> Result<()> {
         let shut = self.producer.header().info.0.shut.load(Relaxed) != 0;
         let now = coarse_ms();
-        if shut || core.send_shut.load(Relaxed) != 0 || now.wrapping_sub(self.checked) >= CHECK_MS {
+        if shut || core.is_send_shut() || now.wrapping_sub(self.checked) >= CHECK_MS {
             self.checked = now;
             if core.cannot_send() {
                 core.check(Op::Send)?;

@@ -2,8 +2,8 @@
 
 use crate::ancillary::channel::Inlet;
 use crate::ancillary::pending::Pending;
-use crate::connection::core::Core;
 use crate::connection::received::Rest;
+use crate::core::Core;
 use crate::doorbell::accounting::Accounting;
 use crate::handshake::undecided::{Settled, Strips, Switching, Undecided};
 use onecopy_ring::memory::Nonce;
@@ -65,7 +65,7 @@ impl Rx {
             other => other,
         };
         if let Rx::Switching(switching) = self
-            && core.rx_ring.get().is_none()
+            && core.rx_ring().is_none()
         {
             core.set_rx_ring(switching.ring().clone());
         }

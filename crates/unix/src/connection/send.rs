@@ -7,11 +7,11 @@
 use crate::ancillary::attached::SendAncillary;
 use crate::connection::Connection;
 use crate::connection::call::{Cursor, chunk};
-use crate::connection::core::Core;
 use crate::connection::room::LONGEST_SLEEP;
 use crate::connection::side::SideGuard;
 use crate::connection::tx::{Tx, TxRing};
 use crate::control;
+use crate::core::Core;
 use crate::handshake::upgrade::offered;
 use onecopy_copy::Store;
 use onecopy_socket::{Error, Op, Result, SendFlags};
@@ -39,7 +39,7 @@ impl Connection {
                 self.turn_away();
                 self.tx.try_lock().ok_or(error(Errno::AGAIN))?
             }
-            None => match self.settings.write_timeout() {
+            None => match self.settings().write_timeout() {
                 Some(limit) => self.tx.lock_for(limit).ok_or(error(Errno::AGAIN))?,
                 None => self.lock_tx_patiently()?,
             },
@@ -139,8 +139,8 @@ impl Connection {
             })?,
         };
         cursor.advance(n);
-        self.counters.sent.add_exclusive(n);
-        self.counters.kernel_copied.add(n);
+        self.counters().sent.add_exclusive(n);
+        self.counters().kernel_copied.add(n);
         Ok((n, waits || n == pieces.iter().map(|piece| piece.len()).sum::<usize>()))
     }
 
@@ -161,7 +161,7 @@ impl Connection {
     #[cold]
     pub fn wait_to_switch(&self, flags: SendFlags) -> Result<()> {
         let dontwait = self.must_not_wait(flags, &mut false);
-        let limit = if dontwait { Some(Duration::ZERO) } else { self.settings.write_timeout() };
+        let limit = if dontwait { Some(Duration::ZERO) } else { self.settings().write_timeout() };
         control::wait(self.fd(), PollFlags::OUT, limit).map(drop).map_err(|errno| Error::new(Op::Send, errno))
     }
 }
@@ -182,13 +182,13 @@ impl TxRing {
                 let hint = self.hint(core, flags, piece.len());
                 let store = self.producer.copy_in(at, piece, hint);
                 if store == Store::NonTemporal {
-                    core.counters.user_copied_nt.add_exclusive(piece.len());
+                    core.counters().user_copied_nt.add_exclusive(piece.len());
                 }
                 at += piece.len();
             }
             point!("copied in");
-            core.counters.user_copied_in.add_exclusive(n);
-            core.counters.sent.add_exclusive(n);
+            core.counters().user_copied_in.add_exclusive(n);
+            core.counters().sent.add_exclusive(n);
             self.producer.publish(n);
             point!("published");
             unrung += n;

@@ -5,14 +5,13 @@ use crate::ancillary::channel::MAX_FDS;
 use crate::config::Records;
 use crate::connection::Connection;
 use crate::connection::call::{Cursor, IOV_MAX, chunk};
-use crate::connection::core::Core;
-use crate::connection::failure::too_long;
 use crate::connection::tx::{Tx, TxRing};
+use crate::core::Core;
+use crate::core::failure::too_long;
 use crate::handshake::upgrade::offered;
 use onecopy_copy::Store;
 use onecopy_ring::record::{self, Frame, HEADER};
 use onecopy_socket::{Error, Op, Result, SendFlags};
-use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::io::Errno;
 use std::io::IoSlice;
 
@@ -49,7 +48,7 @@ impl Connection {
             tx.mirror_full(self);
             tx.unlock_fenced();
             self.welcome_back();
-            let nothing = match self.config.records {
+            let nothing = match self.config().records {
                 Records::Atomic => result.is_err(),
                 Records::Stream => total == 0 && !flags.contains(SendFlags::EOR),
             };
@@ -74,7 +73,7 @@ impl Connection {
         mut attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<()> {
-        match (self.config.records, tx) {
+        match (self.config().records, tx) {
             (Records::Atomic, tx) => loop {
                 match tx {
                     Tx::Ring(ring) => return ring.send_frame(self, cursor, attached, flags),
@@ -133,7 +132,7 @@ impl Connection {
             return Ok(false);
         }
         cursor.advance(len);
-        self.counters.sent.add_exclusive(len);
+        self.counters().sent.add_exclusive(len);
         Ok(true)
     }
 
@@ -145,7 +144,7 @@ impl Connection {
         attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<bool> {
-        if self.handshake.offered() == offered::NONE && self.rx_ring.get().is_none() {
+        if self.handshake.offered() == offered::NONE && self.rx_ring().is_none() {
             return Err(self.no_agreement(Op::Send));
         }
         let end = flags.contains(SendFlags::EOR);
@@ -163,7 +162,7 @@ impl Connection {
             return Ok(false);
         }
         cursor.advance(len);
-        self.counters.sent.add_exclusive(len);
+        self.counters().sent.add_exclusive(len);
         Ok(true)
     }
 
@@ -200,13 +199,13 @@ impl Connection {
                 Errno::PERM if attached.credentials.is_some() => self.no_channel(errno),
                 Errno::MSGSIZE => too_long(),
                 // The kernel reported the reset while it was not known what the peer is, and it was kept.
-                Errno::PIPE if self.reset.swap(0, Relaxed) != 0 && self.counters.sent.get() > 0 => {
+                Errno::PIPE if self.take_noted_reset() && self.counters().sent.get() > 0 => {
                     Error::new(Op::Send, Errno::CONNRESET)
                 }
                 errno => Error::new(Op::Send, errno),
             }
         })?;
-        self.counters.kernel_copied.add(n);
+        self.counters().kernel_copied.add(n);
         Ok(true)
     }
 }
@@ -233,7 +232,7 @@ impl TxRing {
             self.put(core, attached.fds, saying, flags)?;
         }
         self.copy_in(core, cursor, len, flags);
-        core.counters.sent.add_exclusive(len);
+        core.counters().sent.add_exclusive(len);
         point!("copied in");
         self.producer.publish_frame(frame);
         point!("published");
@@ -263,11 +262,11 @@ impl TxRing {
             let piece = cursor.next(len - at);
             let hint = self.hint(core, flags, piece.len());
             if self.producer.copy_in(HEADER + at, piece, hint) == Store::NonTemporal {
-                core.counters.user_copied_nt.add_exclusive(piece.len());
+                core.counters().user_copied_nt.add_exclusive(piece.len());
             }
             at += piece.len();
         }
-        core.counters.user_copied_in.add_exclusive(len);
+        core.counters().user_copied_in.add_exclusive(len);
     }
 
     /// Sends a part of a stream record, in as many frames as there is room for at a time.
@@ -298,7 +297,7 @@ impl TxRing {
                 (attached, saying) = Default::default();
             }
             self.copy_in(core, cursor, len, flags);
-            core.counters.sent.add_exclusive(len);
+            core.counters().sent.add_exclusive(len);
             point!("copied in");
             self.producer.publish_frame(Frame { len, end: end && cursor.left == 0, with });
             point!("published");

@@ -1,8 +1,9 @@
 //! Which stores a sending side takes: what was asked for, or what its [`Learner`] finds out.
 
-use crate::connection::core::Core;
 use crate::connection::tx::TxRing;
-use onecopy_copy::{Hint, LEARN_MIN, Learned, Learner, Policy, Reader, Reason, Store};
+use crate::core::Core;
+use crate::core::hint::stored;
+use onecopy_copy::{Hint, LEARN_MIN, Learner, Policy, Reader};
 use onecopy_ring::Producer;
 use onecopy_socket::SendFlags;
 use std::time::Instant;
@@ -42,7 +43,7 @@ impl Learning {
         if self.learner.is_due(producer.head()) {
             self.look(core, producer);
         }
-        if self.learner.is_planned() { hint } else { with(hint, self.learner.store()) }
+        if self.learner.is_planned() { hint } else { stored(hint, self.learner.store()) }
     }
 
     #[cold]
@@ -53,9 +54,9 @@ impl Learning {
         let [head, tail, _] = producer.state();
         let before = self.learner.explored();
         if self.learner.look(self.now(), head, tail) {
-            core.settings.set_learned(Some(self.learner.learned()));
+            core.settings().set_learned(Some(self.learner.learned()));
         }
-        core.counters.explored.add_exclusive((self.learner.explored() - before) as usize);
+        core.counters().explored.add_exclusive((self.learner.explored() - before) as usize);
     }
 }
 
@@ -81,7 +82,7 @@ impl TxRing {
         self.stores = match Learner::for_ring(hint.footprint, self.producer.head(), hint.reader) {
             None => Stores::Planned,
             Some(learner) => {
-                core.settings.set_learned(Some(learner.learned()));
+                core.settings().set_learned(Some(learner.learned()));
                 let learning = Learning { learner, reader: hint.reader, began: Instant::now() };
                 Stores::Learning(Box::new(learning))
             }
@@ -99,28 +100,4 @@ impl TxRing {
             learning.learner.leave(now);
         }
     }
-}
-
-impl Core {
-    /// Returns how a program's copy of `len` bytes into the ring is to be made, which goes past [`TxRing::hint`]: by what was
-    /// learned there.
-    pub fn hint_of(&self, flags: SendFlags, footprint: usize, len: usize) -> Hint {
-        let hint = self.hint(flags, footprint);
-        match self.settings.learned() {
-            Some(Learned { store, reason: Reason::Faster | Reason::Tie, .. })
-                if len >= LEARN_MIN && hint.policy == Policy::Auto =>
-            {
-                with(hint, store)
-            }
-            _ => hint,
-        }
-    }
-}
-
-fn with(hint: Hint, store: Store) -> Hint {
-    let policy = match store {
-        Store::Cached => Policy::Cached,
-        Store::NonTemporal => Policy::NonTemporal,
-    };
-    Hint { policy, ..hint }
 }

@@ -13,7 +13,6 @@ use crate::connection::side::SideGuard;
 use crate::control;
 use onecopy_ring::PeerMisbehaved;
 use onecopy_socket::{Error, Op, ReceivedFlags, Result};
-use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
 
@@ -57,7 +56,7 @@ impl Connection {
         if !peek {
             carry.at += n;
             carry.pending = !whole;
-            self.counters.received.add_exclusive(n);
+            self.counters().received.add_exclusive(n);
             if whole {
                 self.take_piece()?;
                 switching.count(1);
@@ -109,7 +108,7 @@ impl Connection {
         match bytes.first() {
             Some(end @ 0..=1) => {
                 let end = *end == 1;
-                self.counters.kernel_copied.add(n);
+                self.counters().kernel_copied.add(n);
                 Ok(Some(Carry { bytes, at: 1, end, pending: true, fds }))
             }
             _ => Err(self.misbehaved(Op::Recv, PeerMisbehaved::Frame { word: 0, available: n as u64 })),
@@ -124,7 +123,7 @@ impl Connection {
                 Ok(_) => return Ok(()),
                 // The kernel reports it first and once. The caller hears of it after it has received what is
                 // there.
-                Err(Errno::CONNRESET) => self.reset.store(1, Relaxed),
+                Err(Errno::CONNRESET) => self.note_reset(),
                 Err(errno) => return Err(Error::new(Op::Recv, errno)),
             }
         }

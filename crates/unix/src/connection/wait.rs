@@ -6,12 +6,12 @@
 
 use crate::connection::Connection;
 use crate::connection::idle::{Idle, LONGEST_SPIN};
-use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
 use crate::connection::side::SideGuard;
 use crate::connection::waiting::Waiting;
 use crate::control;
 use crate::control::Peek;
+use crate::core::kind::Kind;
 use crate::members::patience::{BRIEFLY, stuck};
 use onecopy_ring::Consumer;
 use onecopy_socket::{Error, Op, RecvFlags, Result, Wait};
@@ -43,7 +43,7 @@ impl Connection {
         self.check(Op::Recv)?;
         loop {
             let dontwait = waiting.does_not_wait(self, flags);
-            let asleep = !dontwait && self.settings.wait() != Wait::Spin;
+            let asleep = !dontwait && self.settings().wait() != Wait::Spin;
             let mut guard = match self.rx.lock_within(|| waiting.patience(self, dontwait)) {
                 Some(guard) => guard,
                 None if waiting.waits_on_for_lock(self, flags) => continue,
@@ -134,7 +134,7 @@ impl Connection {
                     Peek::Byte if dontwait && matches!(&*guard, Rx::Ring(_)) => {
                         if self.is_empty(&mut guard)? {
                             // The look before may have reported the error that comes before the end.
-                            if self.kind == Kind::Datagram || !self.hung_up() {
+                            if self.kind() == Kind::Datagram || !self.hung_up() {
                                 return Err(Error::new(Op::Recv, Errno::AGAIN));
                             }
                             if let Rx::Ring(ring) = &mut *guard {
@@ -155,7 +155,7 @@ impl Connection {
                     Peek::Nothing if dontwait => return Err(Error::new(Op::Recv, Errno::AGAIN)),
                     Peek::Nothing if !asleep && matches!(&*guard, Rx::Ring(_)) => {
                         waiting.left(self)?;
-                        if self.kind == Kind::Datagram && control::hung_up(self.fd()) {
+                        if self.kind() == Kind::Datagram && control::hung_up(self.fd()) {
                             // It was shut down, which the kernel tells only a thread that sleeps in a
                             // receive.
                             return Ok(Ready::End);
@@ -172,7 +172,7 @@ impl Connection {
                 },
             }
             waiting.shared = guard.is_shared();
-            if waiting.shared && !waiting.slept && self.settings.wait() == Wait::Adaptive {
+            if waiting.shared && !waiting.slept && self.settings().wait() == Wait::Adaptive {
                 if self.spin_unlocked(guard) {
                     continue;
                 }
@@ -241,7 +241,7 @@ impl Connection {
     fn at_end(&self, peek: Peek) -> Result<Ready<'_>> {
         match peek {
             Peek::Failed(Errno::CONNRESET) => {
-                self.reset.store(0, Relaxed);
+                self.forget_reset();
                 if self.was_reset() { Err(Error::new(Op::Recv, Errno::CONNRESET)) } else { Ok(Ready::End) }
             }
             Peek::Failed(errno) => Err(Error::new(Op::Recv, errno)),
@@ -277,7 +277,7 @@ impl Connection {
     #[cold]
     pub(super) fn spin_unlocked(&self, mut guard: SideGuard<'_, Rx>) -> bool {
         let Rx::Ring(ring) = &mut *guard else { return false };
-        let budget = if self.settings.wait() == Wait::Spin { LONGEST_SPIN } else { ring.spin.budget() };
+        let budget = if self.settings().wait() == Wait::Spin { LONGEST_SPIN } else { ring.spin.budget() };
         let (seen, header) = (ring.consumer.position(), ring.consumer.ring().clone());
         drop(guard);
         // Relaxed: the next look, with the lock, finds out whether it is true and what it brings.
@@ -288,10 +288,10 @@ impl Connection {
     /// Returns the error of a receive that did not get the lock.
     #[cold]
     pub(super) fn kept(&self, dontwait: bool) -> Error {
-        if !dontwait && self.settings.read_timeout().is_none() {
+        if !dontwait && self.settings().read_timeout().is_none() {
             return stuck(Op::Recv);
         }
-        self.others.turn_receiver_away();
+        self.others().turn_receiver_away();
         Error::new(Op::Recv, Errno::AGAIN)
     }
 

@@ -142,7 +142,7 @@ impl Connection {
             Rx::Plain => {
                 return stays("the kernel carries this connection for good: the peer is a plain one");
             }
-            Rx::Undecided(_) if self.others.are_there() => {
+            Rx::Undecided(_) if self.others().are_there() => {
                 return stays("several processes hold the socket, and what has not moved by now never does");
             }
             Rx::Undecided(undecided) => {

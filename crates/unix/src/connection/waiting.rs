@@ -1,13 +1,11 @@
 //! What one receive remembers of its wait, and its sleep on the control socket.
 
-use crate::connection::core::Core;
-use crate::connection::kind::Kind;
 use crate::control;
 use crate::control::Peek;
+use crate::core::Core;
+use crate::core::kind::Kind;
 use crate::members::patience::{BRIEFLY, STUCK};
 use onecopy_socket::{Error, Op, RecvFlags, Result};
-use onecopy_sync::atomic::AtomicU32;
-use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::signal;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -52,7 +50,8 @@ impl Waiting {
 
     /// Whether a receive must not wait, as far as is known.
     pub fn does_not_wait(&self, core: &Core, flags: RecvFlags) -> bool {
-        flags.contains(RecvFlags::DONTWAIT) || self.nonblocking.unwrap_or_else(|| core.settings.nonblocking())
+        flags.contains(RecvFlags::DONTWAIT)
+            || self.nonblocking.unwrap_or_else(|| core.settings().nonblocking())
     }
 
     /// Asks the kernel for O_NONBLOCK, once a call: where a receive is about to wait, or to return EAGAIN by
@@ -90,7 +89,7 @@ impl Waiting {
     /// Returns what is left of the read timeout, if there is one.
     pub(super) fn left(&mut self, core: &Core) -> Result<Option<Duration>> {
         let began = *self.began.get_or_insert_with(Instant::now);
-        control::remaining(began, core.settings.read_timeout()).map_err(|errno| Error::new(Op::Recv, errno))
+        control::remaining(began, core.settings().read_timeout()).map_err(|errno| Error::new(Op::Recv, errno))
     }
 
     /// Sleeps until something is in the queue, and says what.
@@ -99,15 +98,15 @@ impl Waiting {
         let now = Instant::now();
         self.start.get_or_insert(now);
         self.began.get_or_insert(now);
-        core.counters.sleeps.add(1);
+        core.counters().sleeps.add(1);
         let error = |errno| Error::new(Op::Recv, errno);
         // One byte may ring for many records, but the kernel wakes only one of several threads that sleep in
         // recv(2) for records (net/core/datagram.c: __skb_wait_for_more_packets waits exclusively; on a
         // stream all wake). So at most one thread is in recv(2). The others are in poll(2), where all of them
         // wake as well.
-        let asleep = Asleep::one_of(&core.sleepers);
-        let not_alone = core.kind.has_records() && (self.shared || !asleep.alone);
-        match core.settings.read_timeout() {
+        let asleep = core.falls_asleep();
+        let not_alone = core.kind().has_records() && (self.shared || !asleep.is_alone());
+        match core.settings().read_timeout() {
             None if !not_alone => {
                 match if self.over_kernel { control::wait_for_any(core.fd()) } else { core.peek(true) } {
                     Peek::Nothing => {
@@ -116,7 +115,7 @@ impl Waiting {
                         Err(error(Errno::AGAIN))
                     }
                     Peek::Failed(Errno::CONNRESET) => {
-                        core.reset.store(1, Relaxed);
+                        core.note_reset();
                         Ok(Peek::Failed(Errno::CONNRESET))
                     }
                     Peek::Failed(errno) => Err(error(errno)),
@@ -144,29 +143,12 @@ impl Waiting {
                 Ok(match core.ask() {
                     Peek::Nothing if now => return Err(error(Errno::AGAIN)),
                     // A datagram socket that is shut down says so only to a thread that sleeps in a receive.
-                    Peek::Nothing if core.kind == Kind::Datagram && control::hung_up(core.fd()) => Peek::End,
+                    Peek::Nothing if core.kind() == Kind::Datagram && control::hung_up(core.fd()) => {
+                        Peek::End
+                    }
                     peek => peek,
                 })
             }
         }
-    }
-}
-
-/// A thread of this process that sleeps for something to receive.
-struct Asleep<'a> {
-    count: &'a AtomicU32,
-    alone: bool,
-}
-
-impl Asleep<'_> {
-    fn one_of(count: &AtomicU32) -> Asleep<'_> {
-        // Relaxed: of two threads that come at once, one finds the other. No more is needed.
-        Asleep { alone: count.fetch_add(1, Relaxed) == 0, count }
-    }
-}
-
-impl Drop for Asleep<'_> {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Relaxed);
     }
 }

@@ -5,9 +5,9 @@
 //! [`onecopy_ring::doorbell`].
 
 use crate::ancillary::channel::Inlet;
-use crate::connection::core::Core;
-use crate::connection::kind::Kind;
 use crate::control;
+use crate::core::Core;
+use crate::core::kind::Kind;
 use onecopy_ring::{Consumer, PeerMisbehaved};
 use onecopy_socket::{Error, Op, Result};
 use onecopy_sync::atomic::Ordering::SeqCst;

@@ -4,8 +4,6 @@
 //! |---|---|
 //! | `ringing.rs` | when a sender rings: for a receiver that has armed |
 //! | `accounting.rs` | which doorbells and fillers are taken, owed or unexplained |
-//! | `elsewhere.rs` | the second socket at which a sender of datagrams rings |
 
 pub mod accounting;
-pub mod elsewhere;
 pub mod ringing;

@@ -4,9 +4,9 @@
 //! ([`Core::ring_under_lock`]) after each half ring of a long send, and before it waits for room. Where processes share the
 //! sending side, whoever holds it always does, so that a killed sender's doorbell can be made up for.
 
-use crate::connection::core::Core;
-use crate::connection::kind::Kind;
 use crate::control;
+use crate::core::Core;
+use crate::core::kind::Kind;
 use crate::members::others::{PARKING, RINGING};
 use onecopy_ring::{Header, Ring};
 use onecopy_socket::Result;

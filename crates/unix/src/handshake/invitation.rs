@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::config::Records;
-use crate::connection::kind::Kind;
+use crate::core::kind::Kind;
 use onecopy_ring::memory::Nonce;
 use onecopy_ring::round_capacity;
 use rustix::fd::BorrowedFd;

@@ -15,8 +15,8 @@
 
 use crate::addr::SocketAddr;
 use crate::config::Records;
-use crate::connection::kind::Kind;
 use crate::control;
+use crate::core::kind::Kind;
 use crate::handshake::visit::{Process, VISIT, VISITS, Visit, Waiting};
 use crate::members::patience::BRIEFLY;
 use onecopy_ring::memory::Nonce;

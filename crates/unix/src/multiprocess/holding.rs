@@ -18,10 +18,10 @@
 //! them may take the peer's ring alone. Settings (policy, waits, timeouts) belong to each process.
 
 use crate::connection::Connection;
-use crate::connection::core::broken;
 use crate::connection::rx::Rx;
 use crate::connection::side::Inner;
 use crate::connection::tx::Tx;
+use crate::core::broken;
 use crate::members::fork::{AtFork, Child, Fork, Over, register};
 use crate::members::membership::{Fresh, Given, Sharing};
 use onecopy_sync::OwnedGuard;

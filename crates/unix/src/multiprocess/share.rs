@@ -35,11 +35,11 @@
 
 use crate::config::{Config, Records};
 use crate::connection::Connection;
-use crate::connection::core::broken;
-use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
 use crate::connection::side::Inner;
 use crate::connection::tx::Tx;
+use crate::core::broken;
+use crate::core::kind::Kind;
 use crate::members::membership::{Fresh, NotGiven, PageFile, Sharing};
 use crate::members::patience::PATIENCE;
 use crate::multiprocess::refusal::{error, plain, wrong};

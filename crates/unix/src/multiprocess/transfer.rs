@@ -24,11 +24,11 @@
 
 use crate::config::{Config, Records};
 use crate::connection::Connection;
-use crate::connection::core::broken;
-use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
 use crate::connection::side::Shared;
 use crate::connection::tx::Tx;
+use crate::core::broken;
+use crate::core::kind::Kind;
 use crate::handshake::undecided::{Switching, Undecided};
 use crate::handshake::upgrade::{Nonce, offered};
 use crate::members::patience::PATIENCE;

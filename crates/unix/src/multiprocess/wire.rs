@@ -7,7 +7,7 @@
 //! two directions is in [`snapshot`](super::snapshot).
 
 use crate::config::Records;
-use crate::connection::kind::Kind;
+use crate::core::kind::Kind;
 use crate::multiprocess::refusal::{invalid, wrong};
 use onecopy_ring::page::PASS_WORDS;
 use onecopy_socket::Result;

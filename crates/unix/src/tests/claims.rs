@@ -3,10 +3,10 @@
 use super::alone;
 use crate::ancillary::attached::SendAncillary;
 use crate::connection::Connection;
-use crate::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
-use crate::connection::kind::Kind;
 use crate::connection::tx::Tx;
 use crate::control;
+use crate::core::kind::Kind;
+use crate::core::{PASS_CREDENTIALS, PASS_PIDFD};
 use crate::{Config, Credentials, RecvFlags, Result, SendFlags};
 use onecopy_copy::{Hint, Policy, Reader};
 use onecopy_ring::Mark;

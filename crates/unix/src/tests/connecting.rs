@@ -1,7 +1,7 @@
 //! A server closes its listener between a client's connect and the client's look for the rendezvous.
 
-use crate::connection::kind::Kind;
 use crate::connection::open::Connecting;
+use crate::core::kind::Kind;
 use crate::{Carrier, Config, Op, Records, SendFlags, SeqListener, SeqPacket, SocketAddr};
 use rustix::io::Errno;
 

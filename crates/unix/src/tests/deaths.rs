@@ -5,7 +5,7 @@ use crate::ancillary::attached::SendAncillary;
 use crate::ancillary::channel::Fds;
 use crate::connection::Connection;
 use crate::connection::call::Call;
-use crate::connection::kind::Kind;
+use crate::core::kind::Kind;
 use crate::failpoint::arm;
 use crate::{
     Config, Records, RecvFlags, Result, SendFlags, SeqListener, SeqPacket, SharedPool, Slot, SocketAddr,

@@ -2,8 +2,8 @@
 
 use crate::ancillary::channel;
 use crate::connection::Connection;
-use crate::connection::kind::Kind;
 use crate::connection::tx::Tx;
+use crate::core::kind::Kind;
 use crate::{Config, RecvFlags};
 use onecopy_chain::Chain;
 use onecopy_copy::Hint;

@@ -1,7 +1,7 @@
 //! Pages with impossible contents, from which a socket is to be taken up.
 
 use super::{Random, alone, wild};
-use crate::connection::kind::Kind;
+use crate::core::kind::Kind;
 use crate::{Config, Records, RecvFlags, SendFlags, SeqPacket, Stream};
 use onecopy_ring::page::{EndPage, PAGE_LEN};
 use onecopy_sync::atomic::Ordering::Relaxed;

@@ -5,8 +5,8 @@
 use super::{PATIENCE, Random, Wire, alone};
 use crate::ancillary::attached::SendAncillary;
 use crate::connection::Connection;
-use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
+use crate::core::kind::Kind;
 use crate::failpoint::arm;
 use crate::handshake::rendezvous::{Rendezvous, Target};
 use crate::{Config, Records, RecvFlags, Result, SendFlags, SocketAddr};

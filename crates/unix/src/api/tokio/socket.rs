@@ -3,8 +3,8 @@
 use crate::addr::{ToSocketAddr, named};
 use crate::api::tokio::{Listener, Stream};
 use crate::config::Config;
-use crate::connection::kind::Kind;
 use crate::connection::open::Connecting;
+use crate::core::kind::Kind;
 use onecopy_socket::{Error, Op, Result};
 use rustix::fd::OwnedFd;
 

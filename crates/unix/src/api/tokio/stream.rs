@@ -8,9 +8,9 @@ use crate::api::tokio::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, Wr
 use crate::byref::pool::Loan;
 use crate::byref::send::NotSent;
 use crate::config::Config;
-use crate::connection::kind::Kind;
 use crate::connection::open::Connecting;
 use crate::connection::view::View;
+use crate::core::kind::Kind;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_socket::tokio::{Direction, Registered, refused};

@@ -2,20 +2,27 @@
 //!
 //! Both directions, the doorbell, descriptors and credentials, and the processes that share an end all stand
 //! on the core. The core stands on none of them.
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `noted.rs` | what an end has noted of itself: that it is lost, shut down, reset, left |
+//! | `failure.rs` | how a call fails, and what a peer's misbehaviour costs it |
+//! | `hint.rs` | how copies into the ring are to be made, as far as the settings say |
+//! | `kind.rs` | the kinds of sockets |
+//! | `elsewhere.rs` | the second socket at which a sender of datagrams rings |
 
 use crate::config::Config;
-use crate::connection::kind::Kind;
 use crate::control;
 use crate::control::Peek;
-use crate::doorbell::elsewhere::Elsewhere;
+use crate::core::elsewhere::Elsewhere;
+use crate::core::kind::Kind;
 use crate::members::claim::Claim;
 use crate::members::others::Others;
-use onecopy_copy::Hint;
 use onecopy_ring::Ring;
 use onecopy_ring::record;
 use onecopy_socket::registry::Row;
 use onecopy_socket::{Counters, Settings};
-use onecopy_socket::{Error, Op, Policy, Result, SendFlags};
+use onecopy_socket::{Error, Op, Result, SendFlags};
 use onecopy_sync::atomic::{
     AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
 };
@@ -24,6 +31,12 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+pub mod elsewhere;
+pub mod failure;
+pub mod hint;
+pub mod kind;
+mod noted;
 
 /// SO_PASSCRED and SO_PASSPIDFD, as [`Connection::pass`](crate::connection::Connection::pass) takes them.
 pub const PASS_CREDENTIALS: u32 = 1;
@@ -49,56 +62,56 @@ pub mod broken {
 /// What all parts of a connection may look at.
 #[derive(Debug)]
 pub struct Core {
-    pub(super) fd: OwnedFd,
-    pub(super) kind: Kind,
+    fd: OwnedFd,
+    kind: Kind,
     /// Threads of this process that sleep for something to receive.
-    pub(super) sleepers: AtomicU32,
+    sleepers: AtomicU32,
     /// The ring that this end receives from, once the peer sends into it or may.
-    pub(super) rx_ring: OnceLock<Ring>,
+    rx_ring: OnceLock<Ring>,
     /// The ring that this end sends into, once it does.
-    pub(super) tx_ring: OnceLock<Ring>,
-    pub(super) config: Config,
-    pub(super) settings: Settings,
-    pub(super) counters: Counters,
+    tx_ring: OnceLock<Ring>,
+    config: Config,
+    settings: Settings,
+    counters: Counters,
     /// The row of the registry that holds the counters, where other processes can read them.
-    pub(super) row: Row,
+    row: Row,
     /// Bytes sent over the kernel before the sending side switched to the ring.
-    pub(super) kernel_sent: AtomicU64,
+    kernel_sent: AtomicU64,
     /// 1 when a sender that does not wait was turned away because another one held the sending side. It waits
     /// for POLLOUT, which must then come.
-    pub(super) turned_away: AtomicU32,
+    turned_away: AtomicU32,
     /// 1 once somebody may poll the control socket, whose readiness must then mirror the ring.
-    pub(super) mirror: AtomicU32,
+    mirror: AtomicU32,
     /// 1 from when the kernel reported ECONNRESET, which it does once, until the caller was told.
-    pub(super) reset: AtomicU32,
+    reset: AtomicU32,
     /// 1 once this end was shut down for sending.
-    pub(super) send_shut: AtomicU32,
+    send_shut: AtomicU32,
     /// Which of SO_PASSCRED and SO_PASSPIDFD are on.
-    pub(super) passes: AtomicU32,
+    passes: AtomicU32,
     /// How often this end has asked for the identity of the sender.
-    pub(super) asked: AtomicU32,
+    asked: AtomicU32,
     /// 1 once this end was shut down for receiving. A ring that is made later must say so.
-    pub(super) recv_shut: AtomicU32,
+    recv_shut: AtomicU32,
     /// Whether the end is lost, and why: see [`broken`].
-    pub(super) broken: AtomicU32,
+    broken: AtomicU32,
     /// What processes share of the end, once it was in a process that forked.
-    pub(super) others: Others,
+    others: Others,
     /// Which process may use an end that only one may use after a fork.
-    pub(super) claim: Claim,
+    claim: Claim,
     /// The lifeline of a datagram socket that shares memory with its peer. It hangs up when that peer goes,
     /// which the kernel's datagram sockets do not report. It is also the channel of both directions
     /// (`ancillary/channel.rs`).
-    pub(super) life: OnceLock<Arc<OwnedFd>>,
+    life: OnceLock<Arc<OwnedFd>>,
     /// What the sending end of a datagram socket's lane has outside of its line.
-    pub(super) elsewhere: OnceLock<Box<Elsewhere>>,
+    elsewhere: OnceLock<Box<Elsewhere>>,
     /// 1 once a datagram socket has left the peer that it shared memory with.
-    pub(super) parted: AtomicU32,
+    parted: AtomicU32,
     /// Threads that are connecting a datagram socket. A sender that sleeps lets them have the sending side.
-    pub(super) connecting: AtomicU32,
+    connecting: AtomicU32,
     /// The process that made this end. A forked child that drops its copy must leave the queue alone.
-    pub(super) maker: u32,
+    maker: u32,
     /// How often the maker had forked before it made this end. A fork since then may have copied it.
-    pub(super) forks: u32,
+    forks: u32,
 }
 
 impl Core {
@@ -241,6 +254,13 @@ impl Core {
     /// Returns what this end asks of its senders, and how often it has asked.
     pub fn asks(&self) -> (u32, u32) {
         (self.passes.load(Relaxed), self.asked.load(Relaxed))
+    }
+
+    /// Notes whether receives tell who sent by `which` from here on, and that senders are asked anew.
+    pub fn ask_for(&self, which: u32, on: bool) {
+        let others = self.passes.load(Relaxed) & !which;
+        self.passes.store(if on { others | which } else { others }, Relaxed);
+        self.asked.fetch_add(1, Relaxed);
     }
 
     /// Sets what [`Core::asks`] returns, for an end that another process has passed on.
@@ -467,13 +487,6 @@ impl Core {
     #[inline]
     pub fn check(&self, op: Op) -> Result<()> {
         if self.broken.load(Relaxed) != broken::NOT { self.why_broken(op) } else { Ok(()) }
-    }
-
-    /// Returns how copies into the ring are to be made.
-    pub fn hint(&self, flags: SendFlags, footprint: usize) -> Hint {
-        let policy =
-            if flags.contains(SendFlags::NTCOPY) { Policy::NonTemporal } else { self.settings.policy() };
-        Hint { policy, footprint, reader: self.settings.reader() }
     }
 
     pub fn max_record(&self) -> usize {

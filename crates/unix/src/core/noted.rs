@@ -1,11 +1,12 @@
 //! What an end has noted of itself: that it is lost, shut down, reset, mirrored, left. Most of it is one word that one thread
 //! stores and others load; none of it guards anything else.
 
-use crate::connection::core::Core;
-use crate::doorbell::elsewhere::Elsewhere;
+use crate::core::Core;
+use crate::core::elsewhere::Elsewhere;
 use crate::generation::forks;
 use crate::members::claim::Claim;
-use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
+use onecopy_sync::atomic::{AtomicU32, fence};
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -51,6 +52,14 @@ impl Core {
         self.send_shut.store(1, Relaxed);
     }
 
+    /// Notes that this end was shut down for receiving. Whoever looks for the ring behind it finds the one that this is to be
+    /// said in, or the ring's maker finds the note.
+    pub fn note_recv_shut(&self) {
+        self.recv_shut.store(1, Relaxed);
+        // Pairs with the fence in `set_rx_ring`.
+        fence(SeqCst);
+    }
+
     pub fn is_send_shut(&self) -> bool {
         self.send_shut.load(Relaxed) != 0
     }
@@ -74,6 +83,12 @@ impl Core {
         self.turned_away.store(1, Relaxed);
     }
 
+    /// Counts this thread among those that sleep for something to receive, until the result is dropped.
+    pub fn falls_asleep(&self) -> Asleep<'_> {
+        // Relaxed: of two threads that come at once, one finds the other. No more is needed.
+        Asleep { alone: self.sleepers.fetch_add(1, Relaxed) == 0, count: &self.sleepers }
+    }
+
     /// Forgets the threads that sleep: they do so in the parent of this process.
     pub fn forget_sleepers(&self) {
         self.sleepers.store(0, Relaxed);
@@ -82,6 +97,11 @@ impl Core {
     /// Whether this process made the end and has not forked since: nobody else can have it.
     pub fn is_here_alone(&self) -> bool {
         self.forks == forks() && self.is_made_here()
+    }
+
+    /// Takes back that the kernel has said ECONNRESET.
+    pub fn forget_reset(&self) {
+        self.reset.store(0, Relaxed);
     }
 
     /// Takes back that the kernel has said ECONNRESET. Returns whether it had.
@@ -140,5 +160,25 @@ impl Core {
     /// Whether this process made the end.
     pub fn is_made_here(&self) -> bool {
         self.maker == std::process::id()
+    }
+}
+
+/// A thread of this process that sleeps for something to receive.
+#[derive(Debug)]
+pub struct Asleep<'a> {
+    count: &'a AtomicU32,
+    alone: bool,
+}
+
+impl Asleep<'_> {
+    /// Whether no other thread of this process slept when this one began to.
+    pub fn is_alone(&self) -> bool {
+        self.alone
+    }
+}
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Relaxed);
     }
 }

@@ -1,8 +1,8 @@
 //! What a connection says where it fails, and what its peer's misbehaviour costs.
 
-use crate::connection::core::{Core, broken};
-use crate::connection::kind::Kind;
 use crate::control;
+use crate::core::kind::Kind;
+use crate::core::{Core, broken};
 use onecopy_ring::PeerMisbehaved;
 use onecopy_socket::{Error, Op, Result, SendFlags};
 use onecopy_sync::atomic::Ordering::Relaxed;

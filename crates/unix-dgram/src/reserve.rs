@@ -9,7 +9,7 @@ use crate::outgoing::{Filled, Reserving};
 use crate::slots::{Lease, Out};
 use crate::socket::Socket;
 use onecopy_unix::ancillary::attached::SendAncillary;
-use onecopy_unix::ancillary::credentials::Saying;
+use onecopy_unix::connection::credentials::Saying;
 use onecopy_unix::connection::side::SideGuard;
 use onecopy_unix::connection::tx::Tx;
 use onecopy_unix::control;

@@ -48,10 +48,10 @@ pub use api::stream::Stream;
 #[cfg(feature = "tokio")]
 pub use api::tokio;
 pub use byref::pool::{Loan, SharedPool};
-pub use byref::send::NotSent;
 pub use config::{Config, Credentials, Records};
 pub use connection::look::Look;
 pub use connection::received::Received;
+pub use connection::send_references::NotSent;
 #[doc(hidden)]
 pub use connection::view::Owner;
 pub use connection::view::View;

@@ -6,7 +6,7 @@ use onecopy_copy::Hint;
 use onecopy_ring::Producer;
 use onecopy_ring::record::HEADER;
 use onecopy_unix::ancillary::attached::SendAncillary;
-use onecopy_unix::ancillary::credentials::Saying;
+use onecopy_unix::connection::credentials::Saying;
 use onecopy_unix::{Memory, RecvFlags, SendFlags};
 
 /// What was written into another ring is copied out of there: nothing is published that was not written.

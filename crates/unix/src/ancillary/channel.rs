@@ -17,7 +17,7 @@
 //! - *Seqpacket control sockets.* The channel's byte is a record. It looks like a doorbell but for its
 //!   descriptor, and it too is one more than the sum says. MSG_PEEK sees the first record only. So if the
 //!   channel is wanted, the doorbells before it are taken, and its record stays as the doorbell that must be
-//!   left ([`Accounting::meet_channel`](crate::doorbell::accounting::Accounting::meet_channel)).
+//!   left (`Accounting::meet_channel`).
 //! - *Datagrams.* Two datagram sockets that share memory have a line besides, which carries nothing else. It
 //!   is the channel of both directions from the beginning ([`Inlet::over`]).
 //!
@@ -162,13 +162,26 @@ pub struct Inlet {
 #[derive(Clone, Copy, Debug)]
 pub struct Announced {
     /// The number of its message, which is the position of the mark or frame.
-    pub(super) number: u64,
+    number: u64,
     /// How many descriptors.
-    pub(super) fds: usize,
+    fds: usize,
     /// Whether the sender's identity comes with it.
-    pub(super) who: bool,
+    who: bool,
     /// Whether another process may have taken it, and died.
-    pub(super) may_be_gone: bool,
+    may_be_gone: bool,
+}
+
+impl Announced {
+    /// Tells of a message: its number, how many descriptors it has, whether the sender's identity comes with it, and whether
+    /// another process may have taken it, and died.
+    pub fn new(number: u64, fds: usize, who: bool, may_be_gone: bool) -> Announced {
+        Announced { number, fds, who, may_be_gone }
+    }
+
+    /// Returns the number of the message.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
 }
 
 /// The bytes that were taken from the control socket.

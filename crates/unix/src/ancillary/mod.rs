@@ -4,16 +4,10 @@
 //! |---|---|
 //! | `channel.rs` | the socket of its own that carries descriptors and credentials, both ends of it |
 //! | `attached.rs` | what a send takes along, and what a receive returns besides bytes |
-//! | `rights.rs` | sending descriptors: the sender's channel, and marks for descriptors |
-//! | `credentials.rs` | stating the sender's identity |
 //! | `said.rs` | what the receiver was told of that identity |
-//! | `meet.rs` | receiving what a mark or a frame announces |
 //! | `pending.rs` | what was met at marks and is not received yet |
 
 pub mod attached;
 pub mod channel;
-pub mod credentials;
-pub mod meet;
 pub mod pending;
-pub mod rights;
 pub mod said;

@@ -20,13 +20,13 @@ pub struct Pending {
     /// Descriptors for the process that receives the next byte.
     pub fds: Option<Arrived>,
     /// The sender of what comes next, as far as it was stated.
-    pub(super) who: Option<Sender>,
+    who: Option<Sender>,
     /// One more than the position of the frame whose descriptors these are; 0 for none.
-    pub(super) met: u64,
+    met: u64,
     /// Pools of the peer that its references point into. The index is the pool's number in a reference.
-    pub(super) pools: Vec<LentPages>,
+    pools: Vec<LentPages>,
     /// The process that has mapped pools of the peer while this one shared the end with it, and how many.
-    pub(super) pools_of: Option<(u32, u32)>,
+    pools_of: Option<(u32, u32)>,
 }
 
 /// How many words processes that share an end use to tell each other what one of them has met and not
@@ -40,6 +40,32 @@ const IN_CHANNEL: u64 = 1 << 33;
 const COUNT: u32 = 40;
 
 impl Pending {
+    /// Whether what comes besides bytes at that position was taken already.
+    #[inline]
+    pub fn has_met(&self, at: u64) -> bool {
+        self.met == at
+    }
+
+    /// Notes that what comes besides bytes at that position was taken.
+    pub fn note_met(&mut self, at: u64) {
+        self.met = at;
+    }
+
+    /// Adds a pool that the peer has brought.
+    pub fn add_pool(&mut self, pool: LentPages) {
+        self.pools.push(pool);
+    }
+
+    /// Returns the pools that the peer has brought.
+    pub fn pools(&self) -> &[LentPages] {
+        &self.pools
+    }
+
+    /// Returns which other process has the peer's pools, and how many these are.
+    pub fn pools_of(&self) -> Option<(u32, u32)> {
+        self.pools_of
+    }
+
     /// Forgets what was met: the ring has moved on from there.
     pub fn move_on(&mut self) {
         (self.piece, self.listed, self.fds, self.met) = (None, None, None, 0);
@@ -209,7 +235,7 @@ impl Pending {
     /// # Errors
     ///
     /// [`PeerMisbehaved::Channel`] if the peer could not have it and this end asks for identities.
-    pub(super) fn hear(&mut self, core: &Core, said: &mut Fds) -> std::result::Result<(), PeerMisbehaved> {
+    pub fn hear(&mut self, core: &Core, said: &mut Fds) -> std::result::Result<(), PeerMisbehaved> {
         let (who, pidfd) = (said.who.take(), said.pidfd.take());
         self.who = None;
         match who {

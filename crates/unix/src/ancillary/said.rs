@@ -6,14 +6,30 @@ use onecopy_sys::scm::Ucred;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Said {
     /// The identity of the sender from here on.
-    pub(super) who: Option<Ucred>,
+    who: Option<Ucred>,
     /// The number of the question that this was the answer to.
-    pub(super) asked: u32,
+    asked: u32,
     /// It was stated for a whole send, however many pieces that has.
     pub holds: bool,
 }
 
 impl Said {
+    /// Makes the answer to the question with the number `asked`.
+    pub fn new(who: Option<Ucred>, asked: u32) -> Said {
+        Said { who, asked, holds: false }
+    }
+
+    /// Returns the identity that the receiver was told.
+    #[inline]
+    pub fn who(&self) -> Option<Ucred> {
+        self.who
+    }
+
+    /// Whether the receiver, which has asked `asked` times, knows that it is `who`.
+    pub fn is_known(&self, who: Option<Ucred>, asked: u32) -> bool {
+        self.who == who && (who.is_none() || asked == 0 || asked == self.asked)
+    }
+
     /// Returns an identity that nobody has. So the next identity is stated anew, by a mark before the next
     /// byte.
     pub fn anew() -> Said {

@@ -1,10 +1,10 @@
 //! Slots: room in the peer's buffer, to be written in place.
 
 use crate::ancillary::attached::SendAncillary;
-use crate::ancillary::credentials::Saying;
 use crate::config::Records;
 use crate::connection::Connection;
 use crate::connection::call::Cursor;
+use crate::connection::credentials::Saying;
 use crate::connection::side::SideGuard;
 use crate::connection::tx::{Tx, TxRing};
 use crate::control;

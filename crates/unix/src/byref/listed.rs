@@ -7,11 +7,23 @@ use onecopy_socket::ReceivedFlags;
 #[derive(Debug)]
 pub struct Listed {
     /// The frame's position.
-    pub(super) at: u64,
+    at: u64,
     /// Bytes of the record that are in the frame.
     pub bytes: usize,
     /// The bytes behind them, in pages.
     pub pieces: Vec<Piece>,
+}
+
+impl Listed {
+    /// Makes the list of the frame at that position.
+    pub fn new(at: u64, bytes: usize, pieces: Vec<Piece>) -> Listed {
+        Listed { at, bytes, pieces }
+    }
+
+    /// Whether it is the list of the frame at that position.
+    pub fn is_at(&self, at: u64) -> bool {
+        self.at == at
+    }
 }
 
 impl Listed {

@@ -21,9 +21,7 @@
 //! | `pool.rs` | the pool, and pages on loan to their writer |
 //! | `domain.rs` | the peer that a pool is for, which each of its pages knows |
 //! | `lender.rs` | what is lent to the peer, and how it comes home |
-//! | `send.rs` | sending: a loan, or a chain |
 //! | `piece.rs`, `copies.rs` | receiving chains |
-//! | `records.rs`, `listed.rs` | records that list pages |
 //! | `../connection/{lend,chains,receive_pieces,listed_records}.rs` | the calls that send and receive these |
 //! | `../ancillary/pending.rs` | receiving: what a reference means |
 
@@ -33,5 +31,3 @@ pub mod lender;
 pub mod listed;
 pub mod piece;
 pub mod pool;
-pub mod records;
-pub mod send;

@@ -3,10 +3,10 @@
 use crate::byref::domain::{Bound, Domain};
 use crate::byref::lender::{Accuse, Lender, Lot};
 use crate::byref::pool::Loan;
-use crate::byref::send::NotSent;
-use crate::byref::send::{Part, Way, cut, sendable};
 use crate::connection::Connection;
 use crate::connection::call::Cursor;
+use crate::connection::send_references::NotSent;
+use crate::connection::send_references::{Part, Way, cut, sendable};
 use crate::connection::tx::{Tx, TxRing};
 use crate::core::kind::Kind as SocketKind;
 use onecopy_chain::notify::{Fate, Segment};

@@ -42,6 +42,9 @@
 //! | `look.rs` | looking at them there: blocks by value, search, comparison |
 //! | `borrow_records.rs`, `listed_records.rs` | records read in place, and records whose bytes are in pages |
 //! | `descriptors.rs` | sending and receiving with descriptors and credentials |
+//! | `rights.rs`, `credentials.rs` | the channel of a sending side: descriptors and its identity, before the next byte |
+//! | `meet.rs` | what marks and frames announce to a receiving side besides bytes |
+//! | `meet_list.rs`, `send_references.rs` | records in pages, and sending pages by reference |
 //! | `receive_pieces.rs` | the steps of receiving what came by reference |
 //! | `lend.rs`, `chains.rs` | sending pages by reference, and receiving chains |
 //!
@@ -81,6 +84,7 @@ pub mod borrow_records;
 pub mod call;
 pub mod carry;
 pub mod chains;
+pub mod credentials;
 pub mod decide;
 pub mod descriptors;
 pub mod frames;
@@ -88,16 +92,20 @@ pub mod idle;
 pub mod lend;
 pub mod listed_records;
 pub mod look;
+pub mod meet;
+pub mod meet_list;
 pub mod open;
 pub mod options;
 pub mod receive;
 pub mod receive_pieces;
 pub mod receive_records;
 pub mod received;
+pub mod rights;
 pub mod room;
 pub mod rx;
 pub mod send;
 pub mod send_records;
+pub mod send_references;
 pub mod side;
 pub mod stores;
 pub mod stream_records;

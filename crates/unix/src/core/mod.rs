@@ -38,7 +38,7 @@ pub mod hint;
 pub mod kind;
 mod noted;
 
-/// SO_PASSCRED and SO_PASSPIDFD, as [`Connection::pass`](crate::connection::Connection::pass) takes them.
+/// SO_PASSCRED and SO_PASSPIDFD, as a connection's `pass` takes them.
 pub const PASS_CREDENTIALS: u32 = 1;
 pub const PASS_PIDFD: u32 = 2;
 

@@ -8,7 +8,7 @@
 //! | children only | memory that they inherit | the family's, one for all ends |
 //! | any process ([`crate::Config::passable`]) | a memfd | that memfd |
 //!
-//! In the second case a process that is given the page can be a member ([`share`](crate::multiprocess::share)).
+//! In the second case a process that is given the page can be a member (`multiprocess/share.rs`).
 
 use crate::control;
 use crate::members::fork::{self, Joined};

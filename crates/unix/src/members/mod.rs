@@ -1,7 +1,7 @@
 //! The processes that hold an end: the seam to them, on which connections stand.
 //!
 //! A connection that one process holds has a null pointer here, and looks at nothing else. What is done to whole connections
-//! stands above them, in [`multiprocess`](crate::multiprocess).
+//! stands above them, in `multiprocess/`.
 //!
 //! | file | what |
 //! |---|---|

@@ -25,7 +25,7 @@ impl RxRing {
     /// [`PeerMisbehaved`]. What was adopted before goes back.
     pub fn meet_list(&mut self, frame: Frame) -> std::result::Result<(), PeerMisbehaved> {
         let at = self.consumer.position();
-        if self.pending.listed.as_ref().is_some_and(|listed| listed.at == at) {
+        if self.pending.listed.as_ref().is_some_and(|listed| listed.is_at(at)) {
             return Ok(());
         }
         let parts = self.consumer.parts(0, frame)?;
@@ -34,7 +34,7 @@ impl RxRing {
             let reference = self.consumer.part(0, parts, i)?;
             pieces.push(self.pending.adopt(reference)?);
         }
-        self.pending.listed = Some(Listed { at, bytes: parts.bytes, pieces });
+        self.pending.listed = Some(Listed::new(at, parts.bytes, pieces));
         Ok(())
     }
 

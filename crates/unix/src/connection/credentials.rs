@@ -28,13 +28,13 @@ impl Saying {
     #[cold]
     fn find(ring: &TxRing, asked: u32, claim: Option<Ucred>) -> Saying {
         let who = claim.or_else(|| (asked != 0).then(Ucred::effective));
-        let known = ring.said.who == who && (who.is_none() || asked == 0 || asked == ring.said.asked);
+        let known = ring.said.is_known(who, asked);
         let how = match who {
             _ if known => Identity::AsBefore,
             Some(_) => Identity::Said,
             None => Identity::Unsaid,
         };
-        Saying { who: how, said: Said { who, asked, holds: false } }
+        Saying { who: how, said: Said::new(who, asked) }
     }
 }
 
@@ -44,7 +44,7 @@ impl TxRing {
     pub fn saying(&self, _core: &Core, claim: Option<Ucred>) -> Saying {
         // Relaxed: whatever tells this thread that it is asked also orders this look behind it.
         let asked = self.producer.header().info.0.asks_identity.load(Relaxed);
-        if asked == 0 && self.said.who.is_none() && claim.is_none() {
+        if asked == 0 && self.said.who().is_none() && claim.is_none() {
             return Saying::default();
         }
         Saying::find(self, asked, claim)
@@ -63,7 +63,7 @@ impl TxRing {
         saying: Saying,
         flags: SendFlags,
     ) -> Result<()> {
-        let who = saying.said.who.filter(|_| saying.who == Identity::Said);
+        let who = saying.said.who().filter(|_| saying.who == Identity::Said);
         if who.is_some() || !fds.is_empty() {
             self.send_over(core, fds, who, flags)?;
         }

@@ -46,7 +46,7 @@ impl RxRing {
             }
             Mark::Identity { said } => {
                 self.drop_fds();
-                self.pending.who = None;
+                self.pending.forget_sender();
                 if said
                     && let Some(mut who) = self.receive_announced(core, self.consumer.position(), 0, true)?
                 {
@@ -82,7 +82,7 @@ impl RxRing {
         let Mark::Pool { pool, page_len, pages } = pool else { return Err(misbehaved(PeerMisbehaved::Pool)) };
         self.expect_pools(core)?;
         let opened = self.open_pool(core, pool, page_len, pages)?;
-        self.pending.pools.push(opened.map_err(misbehaved)?);
+        self.pending.add_pool(opened.map_err(misbehaved)?);
         Ok(())
     }
 
@@ -95,7 +95,7 @@ impl RxRing {
         page_len: u64,
         pages: u64,
     ) -> Result<std::result::Result<LentPages, PeerMisbehaved>> {
-        let pools = &self.pending.pools;
+        let pools = self.pending.pools();
         let mapped: usize = pools.iter().map(|pool| pool.pages() as usize * pool.page_len()).sum();
         let left = core.config().max_shared.saturating_sub(mapped);
         let fits = shared::size(page_len, pages).is_some_and(|size| size <= left);
@@ -123,7 +123,7 @@ impl RxRing {
         let mapping = match shared::open(&memfd, page_len, pages) {
             Ok(mapping) => Arc::new(mapping),
             Err(Refused::NoMapping(errno)) => {
-                self.doorbells.channel_mut().keep_pool(announced.number, memfd);
+                self.doorbells.channel_mut().keep_pool(announced.number(), memfd);
                 return Err(Error::new(Op::Recv, errno).because(
                     "the peer's pool could not be mapped; free memory or address space and receive again",
                 ));
@@ -182,7 +182,7 @@ impl RxRing {
     fn announced(&self, core: &Core, number: u64, fds: usize, who: bool) -> Announced {
         let may_be_gone =
             core.others().were_there() || self.elsewhere.is_some() || self.doorbells.channel().is_lost();
-        Announced { number, fds, who, may_be_gone }
+        Announced::new(number, fds, who, may_be_gone)
     }
 
     /// Receives what is announced there, from the channel. Returns `None` if a process that died has taken
@@ -243,7 +243,7 @@ impl RxRing {
     /// EOWNERDEAD if that process is gone.
     #[inline]
     pub fn expect_pools(&self, core: &Core) -> Result<()> {
-        self.pending.pools_of.map_or(Ok(()), |(member, _)| pools_elsewhere(core, member))
+        self.pending.pools_of().map_or(Ok(()), |(member, _)| pools_elsewhere(core, member))
     }
 
     /// Receives from the channel, once, what comes with the next frame.
@@ -254,14 +254,14 @@ impl RxRing {
     #[cold]
     pub fn meet_frame(&mut self, core: &Core, with: With) -> Result<()> {
         let at = self.consumer.position() + 1;
-        if self.pending.met == at {
+        if self.pending.has_met(at) {
             return Ok(());
         }
         if with.is_in_channel() {
             let (fds, said) = (usize::from(with.fds()), with.who() == Identity::Said);
             let mut came = self.receive_announced(core, self.consumer.position(), fds, said)?;
             if said {
-                self.pending.who = None;
+                self.pending.forget_sender();
             }
             if let Some(came) = came.as_mut().filter(|_| said) {
                 self.pending.hear(core, came).map_err(|misbehaved| core.misbehaved(Op::Recv, misbehaved))?;
@@ -270,9 +270,9 @@ impl RxRing {
             self.pending.fds = fds.map(|fds| Arrived { fds, until: u64::MAX });
         }
         if with.who() == Identity::Unsaid {
-            self.pending.who = None;
+            self.pending.forget_sender();
         }
-        self.pending.met = at;
+        self.pending.note_met(at);
         Ok(())
     }
 
@@ -283,15 +283,16 @@ impl RxRing {
     pub fn forgo(&mut self, with: With) -> bool {
         let at = self.consumer.position() + 1;
         let said = with.who() == Identity::Said;
-        if self.pending.met == at || !with.is_in_channel() || (said && !self.doorbells.channel().is_lost()) {
+        if self.pending.has_met(at) || !with.is_in_channel() || (said && !self.doorbells.channel().is_lost())
+        {
             return false;
         }
         let gone = (with.fds() > 0).then(|| Descriptors::Here(Fds::gone()));
         self.pending.fds = gone.map(|fds| Arrived { fds, until: u64::MAX });
         if said {
-            self.pending.who = None;
+            self.pending.forget_sender();
         }
-        self.pending.met = at;
+        self.pending.note_met(at);
         true
     }
 

@@ -39,6 +39,14 @@ fn through<T>(mut call: impl FnMut() -> Call<T>) -> Result<T, Error> {
     }
 }
 
+/// What a signal kept from being sent is read again.
+fn committed(sent: Call<usize>) -> Result<usize, Error> {
+    match sent {
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
+        sent => sent,
+    }
+}
+
 impl Wire {
     /// Sends a piece of `source`. False at its end.
     pub fn send_from(
@@ -56,7 +64,7 @@ impl Wire {
                     if slot.filled() == 0 {
                         return Ok(false);
                     }
-                    Some(slot.commit()?)
+                    Some(committed(slot.commit())?)
                 }
                 Wire::Unix(stream, _) => {
                     let mut slot = through(|| stream.reserve(PIECE))?;
@@ -64,7 +72,7 @@ impl Wire {
                     if slot.filled() == 0 {
                         return Ok(false);
                     }
-                    Some(slot.commit()?)
+                    Some(committed(slot.commit())?)
                 }
                 Wire::Kernel(_) => None,
             };

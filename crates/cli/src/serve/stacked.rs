@@ -3,7 +3,7 @@
 
 use super::answer::{Answer, Piece};
 use super::store::{Object, cut_short};
-use super::wire::last_part;
+use super::wire::{last_part, uninterrupted};
 use crate::counters::Counters;
 use onecopy::SendFlags;
 use onecopy::tcp::Stream;
@@ -18,7 +18,12 @@ pub fn send(stream: &Stream, answer: &Answer, counters: &mut Counters) -> io::Re
     for (i, piece) in answer.pieces.iter().enumerate() {
         let flags = if i + 1 < count { SendFlags::MORE } else { SendFlags::empty() };
         match (piece, &answer.object) {
-            (Piece::Text(text), _) => whole(text.len(), stream.send_with_flags(text.as_bytes(), flags)?)?,
+            (Piece::Text(text), _) => {
+                let mut left = text.as_bytes();
+                while !left.is_empty() {
+                    left = &left[uninterrupted(|| Ok(stream.send_with_flags(left, flags)?))?..];
+                }
+            }
             (Piece::Object(part), Some(object)) => {
                 let (mut at, end) = (part.start, part.end + 1);
                 while at < end {
@@ -40,7 +45,7 @@ pub fn send(stream: &Stream, answer: &Answer, counters: &mut Counters) -> io::Re
     Ok(())
 }
 
-/// Sends up to `most` bytes of an object. Bytes sent, at least one.
+/// Sends up to `most` bytes of an object. Bytes sent: none where a signal came first.
 fn step(
     stream: &Stream,
     object: &Object,
@@ -53,25 +58,25 @@ fn step(
         let chain = pages.chain(at as usize, most);
         let len = chain.len();
         if len > 0 {
-            whole(len, stream.send_segment(chain.into(), flags)?)?;
-            return Ok(len);
+            return taken(stream.send_segment(chain.into(), flags));
         }
     }
-    let mut slot = stream.reserve(most)?;
+    let mut slot = uninterrupted(|| Ok(stream.reserve(most)?))?;
     match &object.memory {
         // All of its pages are under way.
         Some(memory) => counters.user_copied += slot.copy_from(&memory[at as usize..][..most]) as u64,
         None => counters.kernel_copied += slot.read_from(&object.file, at)? as u64,
     }
-    let len = slot.filled();
-    if len == 0 {
+    if slot.filled() == 0 {
         return Err(cut_short());
     }
-    whole(len, stream.send_segment(slot.into_segment(), flags)?)?;
-    Ok(len)
+    taken(stream.send_segment(slot.into_segment(), flags))
 }
 
-/// A send that takes less than it was given has run into the peer's patience, or its end.
-fn whole(given: usize, taken: usize) -> io::Result<()> {
-    if taken == given { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+/// What was not taken is laid out again from the object.
+fn taken(sent: Result<usize, onecopy::Error>) -> io::Result<usize> {
+    match sent {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        sent => Ok(sent?),
+    }
 }

@@ -181,7 +181,8 @@ impl Wire {
 /// next ones are read.
 const SLOT: usize = 128 << 10;
 
-/// A file's bytes: pread straight to where the proxy will find them, the text before them in the same piece.
+/// A file's bytes: pread straight to where the proxy will find them, the text before them in the same piece. A signal may
+/// interrupt each step: what was not sent by then is laid out again.
 fn reserved(stream: &Stream, pieces: &[Piece], object: &Object, read: &mut u64) -> io::Result<()> {
     let mut text = String::new();
     let last = last_part(pieces);
@@ -197,24 +198,41 @@ fn reserved(stream: &Stream, pieces: &[Piece], object: &Object, read: &mut u64) 
         while done < part.len() {
             // Never more room than what is left of the part: read_from fills it all.
             let want = (text.len() as u64 + part.len() - done).min(SLOT as u64) as usize;
-            let mut slot = stream.reserve(want)?;
+            let mut slot = uninterrupted(|| Ok(stream.reserve(want)?))?;
             let took = slot.copy_from(text.as_bytes());
-            text.drain(..took);
+            let mut at = done;
             while slot.filled() < slot.len() {
-                let got = slot.read_from(&object.file, part.start + done)?;
+                let got = uninterrupted(|| slot.read_from(&object.file, part.start + at))?;
                 if got == 0 {
                     return Err(cut_short());
                 }
-                done += got as u64;
+                at += got as u64;
                 *read += got as u64;
             }
-            if done == part.len() && Some(i) == last {
+            if at == part.len() && Some(i) == last {
                 object.still()?;
             }
-            slot.commit()?;
+            let sent = match slot.commit() {
+                Ok(sent) => sent,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+                Err(error) => return Err(error.into()),
+            };
+            let took = took.min(sent);
+            text.drain(..took);
+            done += (sent - took) as u64;
         }
     }
     send_all(stream, &mut [IoSlice::new(text.as_bytes())])
+}
+
+/// Calls again what a signal has interrupted.
+pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
 }
 
 /// Counts a body by what the stream says it did since `before`, in which `read` bytes were read into reserved room; the text

@@ -155,6 +155,7 @@ impl World {
                 eprintln!("skipped: the kernel takes no address of IPv6");
                 return None;
             }
+            until_taken(&namespace, KERNEL6);
         }
         let mut ip = ip::Config::new(capabilities, Mac([2, 0, 0, 0, 0, 2]), &addresses, seed).gateway(KERNEL);
         if setup.six {
@@ -239,6 +240,7 @@ impl World {
                 "ip route add default via fd78::2",
             ],
         );
+        until_taken(&far, FAR6);
         world.namespace = Arc::new(far);
         world.router = Some(router);
         Some(world)
@@ -357,13 +359,21 @@ impl World {
         let counted: Vec<_> = stack.tcp_stats().each().filter(|(_, count)| *count > 0).collect();
         let drops: Vec<_> = stack.interface().stats().drops().collect();
         eprintln!("{} sockets, {counted:?}\n{drops:?}\n{:?}", stack.len(), self.tap);
-        let theirs = self.namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat")).unwrap();
-        let theirs = theirs.unwrap_or_default();
+        let read = |file: &str| {
+            let file = format!("/proc/thread-self/net/{file}");
+            self.namespace.run(|| std::fs::read_to_string(file)).unwrap().unwrap_or_default()
+        };
+        let theirs = read("netstat");
         let mut lines = theirs.lines().map(str::split_whitespace);
         if let (Some(names), Some(counts)) = (lines.next(), lines.next()) {
             let theirs: Vec<_> = names.zip(counts).skip(1).filter(|(_, count)| *count != "0").collect();
             eprintln!("the kernel: {theirs:?}");
         }
+        let theirs = read("snmp6");
+        let counts = theirs.lines().filter_map(|line| line.split_once(char::is_whitespace));
+        let counts: Vec<_> =
+            counts.map(|(name, count)| (name, count.trim())).filter(|(_, count)| *count != "0").collect();
+        eprintln!("of IPv6: {counts:?}");
     }
 
     /// Waits until no socket is left, and looks that every page came home, and that nothing was dropped on the way.
@@ -402,6 +412,29 @@ pub fn tool(namespace: &Namespace, line: &str) -> bool {
 fn all(namespace: &Namespace, lines: &[&str]) {
     for line in lines {
         assert!(tool(namespace, line), "{line} failed");
+    }
+}
+
+/// Waits until the kernel takes what is sent to an address of its own. Programs may use one at once, but its routes know it only when a work
+/// queue of the kernel's has had its turn (addrconf_dad_work()): until then it drops what comes, as not its own (Ip6InAddrErrors).
+fn until_taken(namespace: &Namespace, address: Ipv6Addr) {
+    /// Of a route: to this host itself (RTF_LOCAL).
+    const LOCAL: u32 = 0x8000_0000;
+    let address = format!("{:032x}", address.to_bits());
+    let limit = Instant::now() + Duration::from_secs(60);
+    loop {
+        let routes = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/ipv6_route"));
+        let routes = routes.unwrap().unwrap();
+        let known = routes.lines().any(|line| {
+            let mut words = line.split_whitespace();
+            let is_to = words.next() == Some(&address);
+            is_to && words.nth(7).is_some_and(|flags| u32::from_str_radix(flags, 16).unwrap() & LOCAL != 0)
+        });
+        if known {
+            return;
+        }
+        assert!(Instant::now() < limit, "the kernel never takes in what is for {address}:\n{routes}");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -102,6 +102,32 @@ fn data_out_of_order_is_kept_within_the_buffer() {
     }
 }
 
+/// Single bytes, and then all that lies between them, at once: its parts share pages, which count once for each of them.
+#[test]
+fn what_fills_many_holes_keeps_no_more_than_the_buffer() {
+    for offset in [0, 1] {
+        let (mut scene, id) = scene();
+        let pages = |scene: &Scene| {
+            let stats = scene.pool.stats();
+            stats.in_flight - stats.in_cache - stats.in_ring
+        };
+        let before = pages(&scene);
+        for number in (1..100).rev() {
+            let mut raw = raw(&scene, 16);
+            (raw.seq, raw.len) = (raw.seq.plus(number * 80), 1);
+            scene.inject(&raw, ATTACKER);
+        }
+        let mut raw = raw(&scene, 16);
+        (raw.seq, raw.len) = (raw.seq.plus(offset), 9000);
+        scene.inject(&raw, ATTACKER);
+        let kept = (pages(&scene) - before) * 4096;
+        let held = scene.victim.tcp_connection(id).unwrap().receiver().held();
+        assert!((9000..=u64::from(MEMORY) + 16_384).contains(&kept), "{kept} bytes");
+        assert!(held >= kept && held > u64::from(MEMORY) + 70_000, "{held} bytes count, {kept} are kept");
+        scene.end();
+    }
+}
+
 #[test]
 fn resets_and_syns_by_guess_end_nothing() {
     for flags in [4u16, 20, 2, 18, 6, 1, 17] {

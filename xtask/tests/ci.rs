@@ -19,9 +19,21 @@ impl Checkout {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.ci/run");
         fs::copy(script, dir.join(".ci/run")).unwrap();
         let cargo = format!("if [ \"$1\" = xtask ]; then shift; echo \"checks: $*\"; {checks}; fi; exit 0");
-        // What the machine may lack is there, so that nothing is installed.
-        for (program, does) in
-            [("cargo", cargo.as_str()), ("curl", ""), ("socat", ""), ("strace", ""), ("dpkg-query", "")]
+        // What the machine may lack is there, so that nothing is installed: neither by apt-get, nor into Python's environment, whose pip
+        // does nothing.
+        let python = r#"if [ "$1 $2" = "-m venv" ] && [ "$3" != --help ]; then
+mkdir -p "$3/bin"; printf '#!/bin/sh\n' >"$3/bin/python"; chmod +x "$3/bin/python"; fi"#;
+        let installs = "echo \"apt-get: $*\"";
+        for (program, does) in [
+            ("cargo", cargo.as_str()),
+            ("python3", python),
+            ("nc", "echo OpenBSD"),
+            ("apt-get", installs),
+            ("sudo", installs),
+            ("dpkg-query", ""),
+        ]
+        .into_iter()
+        .chain(["curl", "socat", "strace", "ip", "nft", "iperf3", "nginx", "ping"].map(|name| (name, "")))
         {
             let path = dir.join("bin").join(program);
             fs::write(&path, format!("#!/bin/sh\n{does}\n")).unwrap();
@@ -58,6 +70,8 @@ fn what_the_checks_say_is_what_ci_says() {
         text.contains("checks: test\n") && text.ends_with("steps: 15 passed, 0 failed, 0 skipped\n"),
         "{text}"
     );
+
+    assert!(!text.contains("apt-get: "), "{text}");
 
     let broken = Checkout::new("broken", "echo 'steps: 14 passed, 1 failed, 0 skipped'; exit 1");
     let out = broken.run();

@@ -6,7 +6,7 @@ use onecopy_link::Medium;
 use onecopy_link::tap::Stats;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-const LEN: u64 = 64 << 20;
+const LEN: u64 = 16 << 20;
 
 /// The kernel's client, our server.
 fn served(setup: Setup) {

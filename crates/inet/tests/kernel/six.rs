@@ -11,7 +11,7 @@ use onecopy_link::Medium;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-const LEN: u64 = 64 << 20;
+const LEN: u64 = 16 << 20;
 
 fn setups() -> [Setup; 4] {
     let all = Setup::all(1500).six();

@@ -1,6 +1,7 @@
 //! Datagrams: boundaries, full receivers, peers that are gone.
 
 use std::net::Shutdown;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use crate::case::Source::{Both, FreeBsd, Linux};
@@ -115,6 +116,13 @@ pub const CASES: &[Case] = &[
         Linux,
         "ECONNREFUSED, ENOTCONN, OUT, EAGAIN",
         closed_peer,
+    ),
+    same(
+        "dgram.closed_while_sending",
+        "a peer that closes at any moment of a sender that does not wait: ECONNREFUSED once, then ENOTCONN",
+        Linux,
+        "ECONNREFUSED, ENOTCONN, 200 times",
+        closed_while_sending,
     ),
     same(
         "dgram.closed_peer_recv",
@@ -293,6 +301,32 @@ fn closed_peer(cx: &Ctx<'_>) -> Outcome {
     drop(b);
     let sent = format!("{}, {}", tx(&*a, b"x")?, tx(&*a, b"x")?);
     Ok(format!("{sent}, {}, {}", poll_now(&*a)?, rx(&*a, 9, NOW)?))
+}
+
+/// Times that a peer closes while this end sends, each a little later.
+const CLOSES: u32 = 200;
+
+fn closed_while_sending(cx: &Ctx<'_>) -> Outcome {
+    for round in 0..CLOSES {
+        let (a, b) = cx.pair()?;
+        let begun = Barrier::new(2);
+        let told = std::thread::scope(|s| {
+            s.spawn(|| {
+                begun.wait();
+                (0..round * 16).for_each(|_| std::hint::spin_loop());
+                drop(b);
+            });
+            begun.wait();
+            let sends = std::iter::repeat_with(|| said(a.send(&[7; 1000], TX_NOW)));
+            let mut told = sends.filter(|said| !matches!(said.as_deref(), Ok("1000" | "EAGAIN")));
+            told.next().unwrap_or_else(|| Ok(String::new()))
+        })?;
+        let then = tx(&*a, b"x")?;
+        if (&*told, &*then) != ("ECONNREFUSED", "ENOTCONN") {
+            return Ok(format!("{told}, {then}, in round {round}"));
+        }
+    }
+    Ok(format!("ECONNREFUSED, ENOTCONN, {CLOSES} times"))
 }
 
 fn closed_peer_recv(cx: &Ctx<'_>) -> Outcome {

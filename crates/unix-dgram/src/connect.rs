@@ -47,6 +47,9 @@ impl Socket {
             Some(address) => rustix::net::connect(self.fd(), address),
             None => rustix::net::connect_unspec(self.fd()),
         };
+        if connected.is_ok() {
+            self.take_noted_refusal(); // it was of the old peer
+        }
         let same = || before.is_some() && self.peer_inode() == before;
         if connected.is_ok() && !same() {
             self.slots.move_on();

@@ -203,6 +203,9 @@ impl Outgoing for Reserving<'_> {
             return Err(error(Errno::PIPE));
         }
         events.map_err(error)?;
+        if socket.take_noted_refusal() {
+            return Err(error(Errno::CONNREFUSED));
+        }
         rustix::net::getpeername(socket.fd()).map_err(error)?;
         self.memory = Some(Memory::Heap(vec![0; self.len]));
         Ok(())

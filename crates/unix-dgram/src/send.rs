@@ -73,7 +73,7 @@ impl Socket {
                     && error.is_refused()
                 {
                     // Nobody will receive this datagram.
-                    self.was_refused(&mut tx);
+                    self.was_refused(&mut tx, name.is_none());
                     result = Err(error);
                 }
                 tx.unlock_fenced();
@@ -119,6 +119,9 @@ impl Socket {
         if matches!(tx, Tx::Kernel { .. }) {
             self.adopt_ring(tx);
             if let Some(done) = self.send_by_lane(out, attached, flags) {
+                if name.is_some() && done.as_ref().is_err_and(Error::is_refused) {
+                    self.note_refused(); // as in `was_refused`
+                }
                 return done;
             }
         }
@@ -132,14 +135,14 @@ impl Socket {
                     fence(SeqCst);
                     let rung = self.ring_if_armed();
                     return rung.inspect_err(|error| match error.is_refused() {
-                        true => self.was_refused(tx),
+                        true => self.was_refused(tx, name.is_none()),
                         false => self.leave_ring(tx),
                     });
                 }
                 // The peer is gone, or one of the two was shut down; the kernel knows which.
                 Err(error) if error.raw_os_error() == Errno::PIPE.raw_os_error() => self.leave_ring(tx),
                 Err(error) if error.is_refused() => {
-                    self.was_refused(tx);
+                    self.was_refused(tx, name.is_none());
                     return Err(error);
                 }
                 Err(error) => return Err(error),
@@ -183,6 +186,11 @@ impl Socket {
                     // The receiver is gone, was shut down, or is connected to another socket; the kernel
                     // knows which.
                     Errno::PIPE | Errno::CONNRESET => {}
+                    // The kernel has said so to a control message, and will not say it again.
+                    Errno::CONNREFUSED => {
+                        self.leave_lane();
+                        return Some(Err(error));
+                    }
                     Errno::PROTO => {
                         self.counters().protocol_errors.add(1);
                         self.leave_lane();
@@ -238,8 +246,15 @@ impl Socket {
     /// Handles the kernel's refusal of a doorbell or a filler, which it tells once. The kernel has
     /// disconnected from a peer that is gone. It has discarded what the peer had sent, including the doorbell
     /// for what is in the ring. The caller holds the sending side.
+    ///
+    /// `told`: the program is told by the call that it is in. If not, its next send is told, as it would be where
+    /// the kernel carries everything. A send by name does not count: there the kernel looks the name up, finds
+    /// nobody, and tells the next send without a name all the same.
     #[cold]
-    pub fn was_refused(&self, tx: &mut Tx) {
+    pub fn was_refused(&self, tx: &mut Tx, told: bool) {
+        if !told {
+            self.note_refused();
+        }
         self.leave_ring(tx);
         self.forget_peer();
         self.forget_lanes();
@@ -349,8 +364,19 @@ impl Socket {
     /// comes after EMSGSIZE and before ENOTCONN (net/unix/af_unix.c: unix_dgram_sendmsg). Returns true once.
     #[cold]
     pub fn tells_reset(&self, len: usize) -> bool {
-        let fits = len <= sockopt::socket_send_buffer_size(self.fd()).unwrap_or(0).saturating_sub(32);
-        fits && self.take_noted_reset() && (self.tx_ring().is_none() || self.left_unread())
+        self.fits(len) && self.take_noted_reset() && (self.tx_ring().is_none() || self.left_unread())
+    }
+
+    /// Whether this send tells the program that the peer is gone, which the kernel told to what the program did not
+    /// send. That comes after EMSGSIZE and the EPIPE of a socket that was shut down. Returns true once.
+    #[cold]
+    fn tells_refusal(&self, len: usize) -> bool {
+        self.fits(len) && !self.is_send_shut() && self.take_noted_refusal()
+    }
+
+    /// Whether the kernel takes so long a datagram (net/unix/af_unix.c: unix_dgram_sendmsg).
+    fn fits(&self, len: usize) -> bool {
+        len <= sockopt::socket_send_buffer_size(self.fd()).unwrap_or(0).saturating_sub(32)
     }
 
     /// Sends over the kernel. `riding` is the pairing, if something is to be told to the peer with this
@@ -374,6 +400,9 @@ impl Socket {
         }
         if self.is_reset_noted() && self.tells_reset(len) {
             return Err(Error::new(Op::Send, Errno::CONNRESET));
+        }
+        if to.is_none() && self.is_refusal_noted() && self.tells_refusal(len) {
+            return Err(Error::new(Op::Send, Errno::CONNREFUSED));
         }
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));

@@ -247,7 +247,8 @@ impl Socket {
         // A thread that is sending now looks at `mirror` itself when it is done.
         if let Some(mut tx) = self.tx.try_lock() {
             if tx.park_if_full(self).is_err_and(|error| error.is_refused()) {
-                self.was_refused(&mut tx);
+                // The program has sent nothing: its next send is told.
+                self.was_refused(&mut tx, false);
             }
             tx.unlock_fenced();
             self.welcome_back();

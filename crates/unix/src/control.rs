@@ -170,7 +170,8 @@ pub fn park(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
 ///
 /// # Errors
 ///
-/// EPIPE when the peer is gone.
+/// EPIPE when the peer is gone; ECONNREFUSED and ECONNRESET, which the kernel tells once, also where the peer went
+/// behind the filler.
 pub fn park_record(
     fd: BorrowedFd<'_>,
     shrink: bool,
@@ -193,12 +194,20 @@ pub fn park_record(
             Err(errno) => return Err(errno),
         }
     }
+    point!("filler sent");
     // A doorbell that was queued before goes when the filler is taken, and this one takes its place. It must
     // have room even if late doorbells fill the queue.
-    if doorbell(fd) == Err(Errno::AGAIN) {
-        return Ok(Some(u32::from(squeeze_doorbell(fd).is_ok())));
+    let (rung, none) = match doorbell(fd) {
+        Err(Errno::AGAIN) => (squeeze_doorbell(fd), 0),
+        rung => (rung, 1),
+    };
+    match rung {
+        Ok(()) => Ok(Some(1)),
+        // The receiver has gone meanwhile, or has connected to another socket, and the filler went with that. The
+        // kernel tells it once.
+        Err(errno @ (Errno::CONNREFUSED | Errno::CONNRESET)) => Err(errno),
+        Err(_) => Ok(Some(none)),
     }
-    Ok(Some(1))
 }
 
 /// Returns the bytes of a filler, which turns POLLOUT of a socket with records off until somebody takes it.

@@ -197,11 +197,19 @@ impl Socket {
         flags: SendFlags,
     ) -> Result<()> {
         let (end, len, flags) = (&*lane.end, out.len(), flags | SendFlags::DONTWAIT);
-        if O::SENDS && lane.renamed.load(Relaxed) != 0 && self.send_control(&lane.switched).is_ok() {
-            lane.renamed.store(0, Relaxed);
-            // Release pairs with the Acquire load in `is_renamed`: a receiver that sees it finds that control
-            // message in its queue.
-            end.rx_ring().inspect(|back| back.header().info.0.renamed.store(1, Release));
+        if O::SENDS && lane.renamed.load(Relaxed) != 0 {
+            match self.send_control(&lane.switched) {
+                Ok(()) => {
+                    lane.renamed.store(0, Relaxed);
+                    // Release pairs with the Acquire load in `is_renamed`: a receiver that sees it finds that
+                    // control message in its queue.
+                    end.rx_ring().inspect(|back| back.header().info.0.renamed.store(1, Release));
+                }
+                // What the kernel tells once, the program is told.
+                Err(Errno::CONNREFUSED) => return Err(Error::new(Op::Send, Errno::CONNREFUSED)),
+                Err(Errno::CONNRESET) => self.note_reset(),
+                Err(_) => {} // the next send says it again
+            }
         }
         end.settings().follow(self.settings());
         let streamed = end.counters().user_copied_nt.get();

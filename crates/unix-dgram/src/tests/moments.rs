@@ -1,6 +1,7 @@
 //! Faults that came from an event at one certain moment. Each test makes the event happen there.
 
 use crate::Datagram;
+use crate::tests::lane_tests::{laned, receiver};
 use onecopy_sys::fork::{Ended, child};
 use onecopy_testing::alone;
 use onecopy_unix::failpoint;
@@ -62,6 +63,82 @@ fn a_peer_that_goes_before_a_sign_is_told_of_to_the_send() {
     let told = [(); 3].map(|()| a.send_with_flags(b"x", SendFlags::DONTWAIT).unwrap_err().raw_os_error());
     let [refused, none] = [Errno::CONNREFUSED, Errno::NOTCONN].map(Errno::raw_os_error);
     assert_eq!(told, [refused, none, none]);
+}
+
+/// What each of some sends is told.
+fn told(sender: &Datagram, sends: usize) -> Vec<Errno> {
+    let send = || sender.send_with_flags(b"x", SendFlags::DONTWAIT).unwrap_err().raw_os_error();
+    std::iter::repeat_with(|| Errno::from_raw_os_error(send())).take(sends).collect()
+}
+
+/// Sends datagrams of a byte until there is no room for another one.
+fn fill_to_the_brim(sender: &Datagram) {
+    let capacity = sender.end.tx_ring().unwrap().capacity() as u64;
+    while sender.end.unread_in_ring() < capacity {
+        sender.send_with_flags(b"x", SendFlags::DONTWAIT).unwrap();
+    }
+}
+
+/// A filler and the doorbell that follows it are two sends. The kernel says once that the peer is gone, and then
+/// forgets it: what it says to the doorbell, the program is told.
+#[test]
+fn a_peer_that_goes_behind_a_filler_is_told_of_to_the_send() {
+    alone!();
+    for mirrored in [false, true] {
+        let (a, b) = Datagram::pair().unwrap();
+        a.set_nonblocking(mirrored).unwrap();
+        failpoint::at("filler sent", move || drop(b));
+        let sends = std::iter::repeat_with(|| a.send_with_flags(b"x", SendFlags::DONTWAIT));
+        let first = sends.filter_map(Result::err).find(|error| !error.would_block()).unwrap();
+        assert_eq!(
+            Errno::from_raw_os_error(first.raw_os_error()),
+            Errno::CONNREFUSED,
+            "mirrored: {mirrored}"
+        );
+        assert_eq!(told(&a, 2), [Errno::NOTCONN; 2], "mirrored: {mirrored}");
+    }
+}
+
+/// Nobody has sent anything when a socket becomes non-blocking, and a filler goes all the same.
+#[test]
+fn a_peer_that_goes_before_the_filler_of_no_send_is_told_of_to_the_next_one() {
+    alone!();
+    let full = || {
+        let (a, b) = Datagram::pair().unwrap();
+        fill_to_the_brim(&a);
+        failpoint::at("parking", move || drop(b));
+        a.set_nonblocking(true).unwrap();
+        a
+    };
+    assert_eq!(told(&full(), 3), [Errno::CONNREFUSED, Errno::NOTCONN, Errno::NOTCONN]);
+
+    // What comes first for the kernel comes first here.
+    let a = full();
+    let long = a.send_with_flags(&vec![0; 1 << 24], SendFlags::DONTWAIT).unwrap_err();
+    assert_eq!(Errno::from_raw_os_error(long.raw_os_error()), Errno::MSGSIZE);
+    assert_eq!(told(&a, 2), [Errno::CONNREFUSED, Errno::NOTCONN]);
+
+    // Room is not reserved for nobody.
+    let a = full();
+    let room = a.reserve_with_flags(1, SendFlags::DONTWAIT).unwrap_err();
+    assert_eq!(Errno::from_raw_os_error(room.raw_os_error()), Errno::CONNREFUSED);
+    assert_eq!(told(&a, 1), [Errno::NOTCONN]);
+
+    // And another peer has nothing to do with it.
+    let (a, (_b, name)) = (full(), receiver("another"));
+    a.connect(&name).unwrap();
+    a.send_with_flags(b"x", SendFlags::DONTWAIT).unwrap();
+}
+
+/// A sender with a lane tells its new name before its next datagram.
+#[test]
+fn a_receiver_that_goes_before_a_new_name_is_told_of_to_the_send() {
+    alone!();
+    let (receiver, name) = receiver("renamed");
+    let a = laned(&receiver, &name);
+    a.autobind().unwrap();
+    drop(receiver);
+    assert_eq!(told(&a, 3), [Errno::CONNREFUSED, Errno::NOTCONN, Errno::NOTCONN]);
 }
 
 #[test]

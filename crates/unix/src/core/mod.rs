@@ -84,6 +84,9 @@ pub struct Core {
     mirror: AtomicU32,
     /// 1 from when the kernel reported ECONNRESET, which it does once, until the caller was told.
     reset: AtomicU32,
+    /// 1 from when the kernel said ECONNREFUSED, which it does once, to what the program has not sent, until a send
+    /// of the program's was told.
+    refused: AtomicU32,
     /// 1 once this end was shut down for sending.
     send_shut: AtomicU32,
     /// Which of SO_PASSCRED and SO_PASSPIDFD are on.
@@ -176,6 +179,7 @@ impl Core {
             turned_away: AtomicU32::new(0),
             mirror: AtomicU32::new(0),
             reset: AtomicU32::new(0),
+            refused: AtomicU32::new(0),
             send_shut: AtomicU32::new(0),
             passes: AtomicU32::new(0),
             asked: AtomicU32::new(0),

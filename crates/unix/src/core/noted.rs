@@ -109,6 +109,21 @@ impl Core {
         self.reset.swap(0, Relaxed) != 0
     }
 
+    /// Notes that the kernel has said ECONNREFUSED, which it says once, to something that the program did not send.
+    pub fn note_refused(&self) {
+        self.refused.store(1, Relaxed);
+    }
+
+    /// Whether the kernel has said ECONNREFUSED, and the program was not told.
+    pub fn is_refusal_noted(&self) -> bool {
+        self.refused.load(Relaxed) != 0
+    }
+
+    /// Takes back that the kernel has said ECONNREFUSED. Returns whether it had.
+    pub fn take_noted_refusal(&self) -> bool {
+        self.refused.swap(0, Relaxed) != 0
+    }
+
     /// Has the readiness mirrored from here on. Returns whether it was before.
     pub fn begin_mirror(&self) -> bool {
         self.mirror.swap(1, Relaxed) != 0

@@ -89,6 +89,24 @@ impl<'a> Blocks<'a> {
         total(&[self.now, self.then])
     }
 
+    /// Whether the next block is inside of the first view.
+    #[inline(always)]
+    fn is_whole(&self) -> bool {
+        self.now.len() >= Block::SIZE
+    }
+
+    /// Loads the next block where it is inside of the first view.
+    #[inline(always)]
+    fn whole(&mut self) -> Option<Block> {
+        if !self.is_whole() {
+            return None;
+        }
+        // SAFETY: 64 bytes are in view, as just checked, and a view stays mapped readable for its lifetime.
+        let bytes = unsafe { load::block(self.now.as_ptr()) };
+        self.now = self.now.slice(Block::SIZE, usize::MAX);
+        Some(Block { bytes, len: Block::SIZE })
+    }
+
     /// Loads a block that is not inside of the first view. There is one at all.
     ///
     /// It takes and returns what is left, instead of a reference to it. So the loop around [`Blocks::next`] keeps that in
@@ -114,11 +132,8 @@ impl Iterator for Blocks<'_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Block> {
-        if self.now.len() >= Block::SIZE {
-            // SAFETY: 64 bytes are in view, as just checked, and a view stays mapped readable for its lifetime.
-            let bytes = unsafe { load::block(self.now.as_ptr()) };
-            self.now = self.now.slice(Block::SIZE, usize::MAX);
-            return Some(Block { bytes, len: Block::SIZE });
+        if let Some(block) = self.whole() {
+            return Some(block);
         }
         if self.now.is_empty() && self.then.is_empty() {
             return None;
@@ -164,28 +179,65 @@ pub fn find(spans: &Spans<'_>, needle: &[u8]) -> Option<usize> {
         return find_byte(spans, first);
     }
     // Only where its first byte is, and its last one at the right distance, the rest is compared.
-    let ends = Blocks::new(slice(spans, needle.len() - 1, usize::MAX));
-    for (i, (start, end)) in Blocks::new(*spans).zip(ends).enumerate() {
-        let mut both = start.matches(first) & end.matches(last);
+    let mut starts = Blocks::new(*spans);
+    let mut ends = Blocks::new(slice(spans, needle.len() - 1, usize::MAX));
+    let mut at = 0;
+    loop {
+        let (passed, mut both);
+        (passed, both, starts, ends) = skip_whole(starts, ends, first, last);
+        at += passed;
+        if both == 0 {
+            both = starts.next()?.matches(first) & ends.next()?.matches(last);
+            at += Block::SIZE;
+        }
         while both != 0 {
-            let at = i * Block::SIZE + both.trailing_zeros() as usize;
+            let at = at - Block::SIZE + both.trailing_zeros() as usize;
             if equal(&slice(spans, at, needle.len()), needle) {
                 return Some(at);
             }
             both &= both - 1;
         }
     }
-    None
 }
 
-fn find_byte(spans: &Spans<'_>, byte: u8) -> Option<usize> {
-    for (i, block) in Blocks::new(*spans).enumerate() {
-        if load::any(block.bytes, byte) {
-            let found = block.matches(byte);
-            if found != 0 {
-                return Some(i * Block::SIZE + found.trailing_zeros() as usize);
-            }
-        }
+/// Passes the blocks inside of both views up to the first one that has `first` where `ends` has `last`. Returns how many
+/// bytes were passed, that one's among them; where it has both, or 0 if no block has; and what is left.
+///
+/// As in [`find_byte`], the blocks inside of a view have a loop of their own. What is at a seam comes through memory, and a
+/// loop that had both would keep all of its state there, whenever the compiler likes.
+#[inline(never)]
+fn skip_whole<'a>(
+    mut starts: Blocks<'a>,
+    mut ends: Blocks<'a>,
+    first: u8,
+    last: u8,
+) -> (usize, u64, Blocks<'a>, Blocks<'a>) {
+    let (mut passed, mut both) = (0, 0);
+    while both == 0 && starts.is_whole() && ends.is_whole() {
+        // One after the other: SSE2 has no registers for both and for what is looked for.
+        both = starts.whole().map_or(0, |block| block.matches(first));
+        both &= ends.whole().map_or(0, |block| block.matches(last));
+        passed += Block::SIZE;
     }
-    None
+    (passed, both, starts, ends)
+}
+
+#[inline(never)]
+fn find_byte(spans: &Spans<'_>, byte: u8) -> Option<usize> {
+    let mut blocks = Blocks::new(*spans);
+    let mut at = 0;
+    loop {
+        while let Some(block) = blocks.whole() {
+            if load::any(block.bytes, byte) {
+                return Some(at + block.matches(byte).trailing_zeros() as usize);
+            }
+            at += Block::SIZE;
+        }
+        // At a seam, or the last one: behind a short one are zeroes, which may be `byte`.
+        let found = blocks.next()?.matches(byte);
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize);
+        }
+        at += Block::SIZE;
+    }
 }

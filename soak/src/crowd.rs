@@ -145,18 +145,35 @@ struct Served {
     party: Party,
     /// When something last happened to it.
     since: Instant,
-    /// The peer was asked, or is dead, and nothing has happened since.
-    asked: bool,
+    /// What was done since something last happened to it.
+    silence: Silence,
     /// How often the peer's process knew nothing of it.
     strange: u32,
     /// Its life is over, and pages are with the peer, who is about to die.
     mourns: bool,
 }
 
+/// What was done on a connection to which nothing happens.
+#[derive(Debug, Default)]
+struct Silence {
+    /// The peer was asked.
+    asked: bool,
+    /// It was seen that the peer is dead.
+    bereft: bool,
+}
+
+impl Silence {
+    /// Sees that the peer is dead. Returns whether that was seen before: then all events have been fetched since. (A peer may die
+    /// behind the last events, and after it was asked.)
+    fn goes_on_beyond_death(&mut self) -> bool {
+        std::mem::replace(&mut self.bereft, true)
+    }
+}
+
 impl Served {
     fn stirs(&mut self) {
         self.since = Instant::now();
-        self.asked = false;
+        self.silence = Silence::default();
     }
 }
 
@@ -248,7 +265,7 @@ impl Crowd {
 
     /// Asks of those to which nothing has happened for long; ends at one whose peer is dead.
     fn look_for_stalls(&mut self, tally: &mut Tally) -> Result<(), String> {
-        let mut asked = self.parties.values().filter(|served| served.asked).count();
+        let mut asked = self.parties.values().filter(|served| served.silence.asked).count();
         for (id, served) in &mut self.parties {
             let dead = lock(&self.common.dead).contains(served.party.plan.generation());
             if dead && (served.mourns || served.party.hears_of_no_death()) {
@@ -261,15 +278,13 @@ impl Crowd {
             if served.party.is_active() || served.since.elapsed() < STALL {
                 continue;
             }
-            match (dead, served.asked) {
-                // Events have been fetched since it was known that the peer is dead.
-                (true, true) => {
+            match (dead, served.silence.asked) {
+                (true, _) if served.silence.goes_on_beyond_death() => {
                     return Err(format!("the peer's death was not told to {}", served.party.report()));
                 }
-                (true, false) => served.asked = true,
-                (false, true) => {}
+                (true, _) | (false, true) => {}
                 (false, false) if asked < ASKED => {
-                    (served.asked, asked) = (true, asked + 1);
+                    (served.silence.asked, asked) = (true, asked + 1);
                     tally.asked += 1;
                     self.common.post.send(&Line::Ask(*id));
                 }
@@ -296,7 +311,7 @@ impl Crowd {
             Line::Is(id, state, tale) => {
                 let Some(served) = self.parties.get_mut(&id) else { return Ok(()) };
                 // Something has happened since it was asked.
-                if !served.asked || served.party.is_active() {
+                if !served.silence.asked || served.party.is_active() {
                     return Ok(());
                 }
                 served.strange += u32::from(state == State::Unknown);
@@ -320,7 +335,8 @@ impl Crowd {
         let id = party.plan.id;
         epoll::add(ep, &party.socket, epoll::EventData::new_u64(id), flags)
             .map_err(|e| format!("epoll_ctl: {e}"))?;
-        let served = Served { party, since: Instant::now(), asked: false, strange: 0, mourns: false };
+        let served =
+            Served { party, since: Instant::now(), silence: Silence::default(), strange: 0, mourns: false };
         if self.parties.insert(id, served).is_some() {
             return Err(format!("two connections with the id {id:#x}"));
         }
@@ -383,5 +399,18 @@ impl Crowd {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer that was asked dies before it answers. Its death is an event that has not been fetched yet.
+    #[test]
+    fn who_dies_after_a_question_is_not_judged_before_the_events_are_fetched() {
+        let mut silence = Silence { asked: true, ..Silence::default() };
+        assert!(!silence.goes_on_beyond_death());
+        assert!(silence.goes_on_beyond_death());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::peer::{Peer, RECORD};
 use super::rewrite::{self, Client, Reply};
-use super::stacked;
+use super::send_stacked;
 use super::tcp::{Tcp, wait_writable};
 use super::timeout::within;
 use super::trouble::{Patience, Trouble};
@@ -526,7 +526,7 @@ async fn borrow(
                     send_view(&mut view, (plain, socket), more, patience).await?
                 }
                 Some(plain @ Tcp::Stack(stacked)) => {
-                    let moved = stacked::pass_view(&mut view, (plain, stacked), more, patience).await?;
+                    let moved = send_stacked::pass_view(&mut view, (plain, stacked), more, patience).await?;
                     counters.user_copied += moved as u64;
                     moved
                 }

@@ -1,9 +1,9 @@
 //! What the clients of one thread share.
 
 use super::direct::Direct;
-use super::loan::Sender;
 use super::pool::Pool;
 use super::seats::Seats;
+use super::send_lent::Sender;
 use super::shelf::Shelf;
 use super::tls::Identity;
 use super::trouble::Patience;

@@ -53,8 +53,18 @@ impl Answer {
 
     /// Bytes of the object that will be sent.
     pub fn object_bytes(&self) -> u64 {
-        self.pieces.iter().map(|p| if let Piece::Object(part) = p { part.len() } else { 0 }).sum()
+        object_bytes(&self.pieces)
     }
+}
+
+/// Where the last bytes of the object are: before these go it is asked whether it still is what it was.
+pub fn last_part(pieces: &[Piece]) -> Option<usize> {
+    pieces.iter().rposition(|piece| matches!(piece, Piece::Object(_)))
+}
+
+/// How many of their bytes are bytes of the object.
+pub fn object_bytes(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|p| if let Piece::Object(part) = p { part.len() } else { 0 }).sum()
 }
 
 /// Answers a request for what `find` finds under its path. `keep`: the connection stays open after it.

@@ -7,6 +7,7 @@ mod daemon;
 mod desk;
 mod direct;
 mod hotset;
+mod interrupted;
 mod lend;
 mod place;
 mod stacked;

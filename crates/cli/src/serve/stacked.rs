@@ -1,9 +1,9 @@
 //! Answers over the daemon's own stack: what is kept in memory goes from where it lies, a file's bytes from the pages that pread(2) put
 //! them into.
 
-use super::answer::{Answer, Piece};
+use super::answer::{Answer, Piece, last_part};
+use super::interrupted::uninterrupted;
 use super::store::{Object, cut_short};
-use super::wire::{last_part, uninterrupted};
 use crate::counters::Counters;
 use onecopy::SendFlags;
 use onecopy::tcp::Stream;

@@ -1,7 +1,8 @@
 //! The connection between daemon and proxy: over the kernel, or a onecopy stream. The one place in the daemon
 //! where a body's bytes are handed over.
 
-use super::answer::{Answer, Piece};
+use super::answer::{Answer, Piece, last_part, object_bytes};
+use super::interrupted::uninterrupted;
 use super::stacked;
 use super::store::{Object, cut_short};
 use crate::counters::Counters;
@@ -225,16 +226,6 @@ fn reserved(stream: &Stream, pieces: &[Piece], object: &Object, read: &mut u64) 
     send_all(stream, &mut [IoSlice::new(text.as_bytes())])
 }
 
-/// Calls again what a signal has interrupted.
-pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            done => return done,
-        }
-    }
-}
-
 /// Counts a body by what the stream says it did since `before`, in which `read` bytes were read into reserved room; the text
 /// around it is not counted.
 fn account(
@@ -335,15 +326,6 @@ fn kernel(
         }),
         None => pieces.iter().try_for_each(|piece| stream.write_all(bytes(piece, &[]))),
     }
-}
-
-/// Where the last bytes of the object are: before these go it is asked whether it still is what it was.
-pub fn last_part(pieces: &[Piece]) -> Option<usize> {
-    pieces.iter().rposition(|piece| matches!(piece, Piece::Object(_)))
-}
-
-fn object_bytes(pieces: &[Piece]) -> u64 {
-    pieces.iter().map(|p| if let Piece::Object(part) = p { part.len() } else { 0 }).sum()
 }
 
 fn bytes<'a>(piece: &'a Piece, memory: &'a [u8]) -> &'a [u8] {

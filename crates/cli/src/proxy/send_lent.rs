@@ -1,0 +1,146 @@
+//! Sending bodies that the daemon lends: the kernel takes them from where they lie, files by reference, and memory with one copy.
+
+use super::loan::{Loan, PIECE};
+use super::pipe::Pipe;
+use super::send_stacked;
+use super::tcp::{Tcp, send_all, wait_writable};
+use super::trouble::{Patience, Trouble};
+use super::turns::Turns;
+use crate::counters::Counters;
+use rustix::fd::OwnedFd;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// Bytes that one call sends at most: other clients wait meanwhile.
+const STEP: u64 = 1 << 20;
+
+/// How a lent body gets into the client's socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum SendLent {
+    /// What suits it: up to 64 KiB sendfile, then `map` for memory and `splice` for files and for small parts of memory
+    #[default]
+    Auto,
+    /// By reference, in the kernel's own pieces of 64 KiB
+    Sendfile,
+    /// By reference through a pipe, up to 1 MiB in a piece
+    Splice,
+    /// Copied by the kernel out of a mapping, above 64 KiB; less goes by sendfile. What is not sealed memory is spliced, and so is
+    /// less than half of it
+    Map,
+}
+
+/// What one thread sends lent bodies with.
+#[derive(Debug)]
+pub struct Sender {
+    way: SendLent,
+    /// Made when a body wants one. Only an empty one comes back here.
+    pipe: RefCell<Option<Pipe>>,
+}
+
+impl Sender {
+    /// Sends as `way` says.
+    pub fn new(way: SendLent) -> Sender {
+        Sender { way, pipe: RefCell::default() }
+    }
+
+    /// Takes a body that was lent, made ready for the way that it will go.
+    pub fn take(&self, lent: OwnedFd, at: u64, length: u64) -> Result<Loan, Trouble> {
+        Loan::take(lent, at, length, matches!(self.way, SendLent::Auto | SendLent::Map))
+    }
+
+    /// Sends `head` and then the body. After an error the client has a head that promises more than came.
+    pub async fn pass(
+        &self,
+        loan: &Loan,
+        head: &[u8],
+        client: &Tcp,
+        patience: Patience,
+        counters: &mut Counters,
+    ) -> Result<(), Trouble> {
+        let socket = match client {
+            Tcp::Kernel(socket) => socket,
+            Tcp::Stack(stacked) => {
+                return send_stacked::pass_loan(loan, head, (client, stacked), patience, counters).await;
+            }
+        };
+        if let Some(body) = loan.memory() {
+            return pass_memory(body, head, (client, socket), patience, counters).await;
+        }
+        let Range { start: mut at, end } = loan.range();
+        send_all(client, head, at < end, patience).await?;
+        let mut turns = Turns::default();
+        while at < end {
+            let most = (end - at).min(STEP) as usize;
+            let more = at + (most as u64) < end;
+            if !more && let Err(why) = loan.still() {
+                counters.changed = 1;
+                return Err(Trouble::Cut(why.to_owned()));
+            }
+            match socket.try_io(Interest::WRITABLE, || self.step(loan, at, most, socket, more)) {
+                Ok(0) => {
+                    counters.changed = 1;
+                    return Err(Trouble::Cut("the file became shorter while it was being sent".to_owned()));
+                }
+                Ok(n) => {
+                    at += n as u64;
+                    counters.body_bytes += n as u64;
+                    counters.referenced += n as u64;
+                    turns.take(n).await;
+                }
+                Err(error) => wait_writable(client, error, patience.client).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// One call, or two. Bytes sent, 0 where the file has ended.
+    fn step(&self, loan: &Loan, at: u64, most: usize, client: &TcpStream, more: bool) -> io::Result<usize> {
+        let sendfile = |mut at| Ok(rustix::fs::sendfile(client, loan.fd(), Some(&mut at), most)?);
+        // One piece of sendfile's needs no pipe of ours.
+        if self.way == SendLent::Sendfile || most <= PIECE {
+            return sendfile(at);
+        }
+        let Some(pipe) = self.pipe.take().or_else(|| Pipe::new().ok()) else {
+            // No descriptors are left: sendfile brings a pipe of its own.
+            return sendfile(at);
+        };
+        let (sent, empty) = pipe.pass(loan.fd(), at, most, client, more);
+        self.pipe.replace(empty);
+        sent
+    }
+}
+
+/// Sends a head and a body in memory, together: a small answer is one call.
+async fn pass_memory(
+    body: &[u8],
+    head: &[u8],
+    (client, socket): (&Tcp, &TcpStream),
+    patience: Patience,
+    counters: &mut Counters,
+) -> Result<(), Trouble> {
+    let mut sent = 0;
+    let mut turns = Turns::default();
+    while sent < head.len() + body.len() {
+        let (head_left, at) = (&head[sent.min(head.len())..], sent.saturating_sub(head.len()));
+        let piece = &body[at..][..(body.len() - at).min(STEP as usize)];
+        let more = at + piece.len() < body.len();
+        let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+        let slices = [IoSlice::new(head_left), IoSlice::new(piece)];
+        let send = || Ok(sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), flags)?);
+        match socket.try_io(Interest::WRITABLE, send) {
+            Ok(n) => {
+                sent += n;
+                let of_body = n - n.min(head_left.len());
+                counters.body_bytes += of_body as u64;
+                counters.kernel_copied += of_body as u64;
+                turns.take(n).await;
+            }
+            Err(error) => wait_writable(client, error, patience.client).await?,
+        }
+    }
+    Ok(())
+}

@@ -24,6 +24,7 @@ const OPTIONAL: &[&str] = &["nginx", "kernel-512"];
 const MISSING: &[&str] = &["is not built", "needs root", "there is no ip (iproute2)", "a TAP needs"];
 
 #[test]
+#[ignore = "`cargo xtask test bench` runs it, optimised: unoptimised it is a quarter of all that the tests cost"]
 fn every_row_runs() {
     for row in rows::ROWS {
         let results: Vec<RowResult> = match run(&options(row.name)) {

@@ -1,4 +1,5 @@
-//! Every bench row, for a moment: does it run, and are its records what they should be? No figure is judged here.
+//! Every bench row, for a moment: does it run, does each of its engines, and are its records what they should be? No figure
+//! is judged here.
 
 use std::collections::BTreeSet;
 
@@ -35,8 +36,16 @@ pub fn run() -> anyhow::Result<Outcome> {
         }
         seen.insert(record["bench"].as_str().unwrap_or_default().to_owned());
     }
+    smoke()?;
     println!("{} records of the rows {}", records.lines().count(), Vec::from_iter(seen.clone()).join(", "));
     let silent: Vec<_> = rows.into_iter().filter(|row| !seen.contains(*row)).collect();
     ensure!(silent.is_empty(), "rows without a record: {}", silent.join(", "));
     Ok(Outcome::Passed)
+}
+
+/// What no record says: an engine that did not run has a reason which is no fault of the row.
+fn smoke() -> anyhow::Result<()> {
+    let mut smoke =
+        command("cargo", ["test", "--release", "--package", "onecopy-bench", "--test", "smoke", "--quiet"]);
+    sh(smoke.args(["--", "--ignored", "--exact", "every_row_runs"]))
 }

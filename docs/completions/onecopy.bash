@@ -25,6 +25,9 @@ _onecopy() {
             onecopy,doctor)
                 cmd="onecopy__subcmd__doctor"
                 ;;
+            onecopy,health)
+                cmd="onecopy__subcmd__health"
+                ;;
             onecopy,nc)
                 cmd="onecopy__subcmd__nc"
                 ;;
@@ -53,7 +56,7 @@ _onecopy() {
 
     case "${cmd}" in
         onecopy)
-            opts="-h -V --color --help --version serve proxy demo nc stack ss top bench tune doctor"
+            opts="-h -V --color --help --version serve proxy demo nc stack ss top bench tune doctor health"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -160,6 +163,28 @@ _onecopy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        onecopy__subcmd__health)
+            opts="-h --timeout --color --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         onecopy__subcmd__nc)
             opts="-l -U -u -v -d -q -N -w -h --listen --unix --udp --tap --addr --gateway --mtu --kernel-addr --transport --send --recv --sum --json --verbose --no-stdin --quit --no-shutdown --timeout --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -235,17 +260,13 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__proxy)
-            opts="-h --listen --takeover --tap --addr --gateway --mtu --kernel-addr --config --access-log --access-log-format --metrics --log-level --tls-cert --tls-key --backend --transport --forward --send-lent --threads --backends --queue --buffer --max-clients --idle-timeout --head-timeout --send-timeout --backend-timeout --max-line --max-head --grace --direct --trust-backend --die-with-parent --cpu --color --help"
+            opts="-h --listen --tap --addr --gateway --mtu --kernel-addr --config --access-log --access-log-format --metrics --takeover --user --log-level --tls-cert --tls-key --backend --transport --forward --send-lent --threads --backends --queue --buffer --max-clients --idle-timeout --head-timeout --send-timeout --backend-timeout --max-line --max-head --grace --direct --trust-backend --die-with-parent --cpu --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --listen)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --takeover)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -282,6 +303,14 @@ _onecopy() {
                     return 0
                     ;;
                 --metrics)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --takeover)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --user)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -381,7 +410,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__serve)
-            opts="-h --root --listen --tap --addr --gateway --mtu --kernel-addr --config --access-log --access-log-format --metrics --log-level --transport --file-send --policy --lend --cache --revalidate --buffer --max-connections --idle-timeout --head-timeout --send-timeout --grace --direct --stats --die-with-parent --cpu --hot-set --color --help"
+            opts="-h --root --listen --tap --addr --gateway --mtu --kernel-addr --config --access-log --access-log-format --metrics --takeover --user --log-level --transport --file-send --policy --lend --cache --revalidate --buffer --max-connections --idle-timeout --head-timeout --send-timeout --grace --direct --stats --die-with-parent --cpu --hot-set --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -428,6 +457,14 @@ _onecopy() {
                     return 0
                     ;;
                 --metrics)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --takeover)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --user)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

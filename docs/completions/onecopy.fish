@@ -39,6 +39,7 @@ complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "top" -d 'Watch thes
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "bench" -d 'Measure, beside a rival in the same run'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "tune" -d 'Measure the stores of this machine once and save the profile'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "doctor" -d 'Say what this machine can do, what each feature will use, and why not better'
+complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "health" -d 'Ask a `serve` or `proxy` with --metrics whether it is well: exit status 0, or 1 and why'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l root -d 'The folder whose files are served. No path, and no link, leads out of it' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l listen -d 'Where to listen: unix:/path or unix:@name; with --tap tcp:IP:PORT, for clients on the network' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l tap -d 'Speak on a stack of this program\'s own instead of the kernel\'s, over this TAP device. It is made where there is none, which takes CAP_NET_ADMIN, and is gone with the program; its other side is the kernel\'s interface of that name' -r
@@ -51,6 +52,8 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l access-log -d 
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l access-log-format -d 'With --access-log: the form of its lines' -r -f -a "combined\t'As Apache and nginx have it, and behind that seconds, way and copies'
 json\t'An object for each request'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l metrics -d 'Answer GET /metrics (for Prometheus) and GET /healthz on this address, to whoever can reach it. Health is 503 once the proxy was asked to stop, and a daemon answers no more then' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l takeover -d 'Meet the one of these programs that runs, at this unix socket, and take over its sockets; it finishes what it has and ends. Then, or where there is none, wait there for a successor. No client is refused meanwhile. (Under systemd, a .socket unit is the way)' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l user -d 'Bind as root, and then be this user (names or numbers), with its groups or with GROUP as the first of them. All else is opened as that user: the files served, certificate, key, log, --config, and the socket of --takeover. Sockets with paths are given to it; to remove them at the end it needs their folder' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l log-level -d 'Say what is of this level or above, each line with its time (UTC) and level. Left out, the variable ONECOPY_LOG says it; without either, `info` as plain lines. (Systemd\'s journal is told levels in its own way)' -r -f -a "error\t'What ends the program'
 warn\t'What the operator should mend'
 info\t'What else happens to the program'
@@ -83,7 +86,6 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l direct -d 'Als
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l stats -d 'Answer GET /.onecopy/stats with the counters (JSON), as SIGUSR1 prints them, to whoever sends it to this socket'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l listen -d 'Where clients connect; port 0 takes a free one' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l takeover -d 'Meet a proxy that runs, at this unix socket, and take over its listener; it finishes what it has and ends. Then, or where there is none, wait there for a successor. No client is refused meanwhile. (Under systemd, a .socket unit is the way)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l tap -d 'Speak on a stack of this program\'s own instead of the kernel\'s, over this TAP device. It is made where there is none, which takes CAP_NET_ADMIN, and is gone with the program; its other side is the kernel\'s interface of that name' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l addr -d 'The stack\'s address and its network, such as 10.0.0.2/24' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l gateway -d 'Where the stack\'s packets for other networks go' -r
@@ -94,6 +96,8 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l access-log -d 
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l access-log-format -d 'With --access-log: the form of its lines' -r -f -a "combined\t'As Apache and nginx have it, and behind that seconds, way and copies'
 json\t'An object for each request'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l metrics -d 'Answer GET /metrics (for Prometheus) and GET /healthz on this address, to whoever can reach it. Health is 503 once the proxy was asked to stop, and a daemon answers no more then' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l takeover -d 'Meet the one of these programs that runs, at this unix socket, and take over its sockets; it finishes what it has and ends. Then, or where there is none, wait there for a successor. No client is refused meanwhile. (Under systemd, a .socket unit is the way)' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l user -d 'Bind as root, and then be this user (names or numbers), with its groups or with GROUP as the first of them. All else is opened as that user: the files served, certificate, key, log, --config, and the socket of --takeover. Sockets with paths are given to it; to remove them at the end it needs their folder' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l log-level -d 'Say what is of this level or above, each line with its time (UTC) and level. Left out, the variable ONECOPY_LOG says it; without either, `info` as plain lines. (Systemd\'s journal is told levels in its own way)' -r -f -a "error\t'What ends the program'
 warn\t'What the operator should mend'
 info\t'What else happens to the program'
@@ -222,3 +226,8 @@ always\t''
 never\t''"
 complete -c onecopy -n "__fish_onecopy_using_subcommand doctor" -l json -d 'One JSON object instead of the report'
 complete -c onecopy -n "__fish_onecopy_using_subcommand doctor" -s h -l help -d 'Print help'
+complete -c onecopy -n "__fish_onecopy_using_subcommand health" -l timeout -d 'How long each step may take: to connect, to be asked, and to answer' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand health" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
+always\t''
+never\t''"
+complete -c onecopy -n "__fish_onecopy_using_subcommand health" -s h -l help -d 'Print help'

@@ -142,6 +142,25 @@ impl Address {
         Ok((socket, Place(identity(path).map(|made| (path.clone(), made)))))
     }
 
+    /// Whether this is where `other` is, perhaps by another path.
+    pub fn is_same(&self, other: &Address) -> bool {
+        match (self, other) {
+            (Address::Path(this), Address::Path(other)) => {
+                let file = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+                this == other || file(this).is_some_and(|this| file(other) == Some(this))
+            }
+            _ => self == other,
+        }
+    }
+
+    /// The file of a socket that another process made here, and has left to this one.
+    pub fn adopt(&self) -> Place {
+        match self {
+            Address::Path(path) => Place(identity(path).map(|made| (path.clone(), made))),
+            Address::Abstract(_) => Place(None),
+        }
+    }
+
     /// Removes a socket file that a killed process left behind. One that somebody has, or that is something
     /// else than a socket, is left alone and is an error.
     fn clear(&self) -> anyhow::Result<()> {
@@ -170,6 +189,13 @@ impl Address {
 /// between the look and the removal in which a program that does not take its [`Turn`] replaces the file.
 #[derive(Debug)]
 pub struct Place(Option<(PathBuf, (u64, u64))>);
+
+impl Place {
+    /// Leaves the file where it is: it is another process's from now on.
+    pub fn leave(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {

@@ -18,6 +18,7 @@ mod demo;
 mod doctor;
 mod failure;
 mod generate;
+mod health;
 mod http;
 mod nc;
 mod operate;
@@ -87,6 +88,8 @@ enum Command {
     Tune(tune::Args),
     /// Say what this machine can do, what each feature will use, and why not better
     Doctor(doctor::Args),
+    /// Ask a `serve` or `proxy` with --metrics whether it is well: exit status 0, or 1 and why
+    Health(health::Args),
     /// Write manual pages and shell completions, for packagers
     #[command(hide = true)]
     Generate(generate::Args),
@@ -123,6 +126,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Health(args) => health::run(&args),
         Command::Generate(args) => generate::run(&args, Cli::command()),
     };
     match result {

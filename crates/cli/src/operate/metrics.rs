@@ -4,7 +4,6 @@ use crate::address::Address;
 use crate::counters::{Counters, Totals};
 use crate::http::request::{Limits, Method, Request};
 use crate::http::response::{Head, page};
-use anyhow::Context;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
@@ -12,16 +11,19 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::fmt;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 use tracing::info;
 
 /// Who asks has this long, from the connection to the last byte of the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long that has when the program ends.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// Those that are answered at once, at most; others wait.
 const AT_ONCE: usize = 16;
@@ -32,31 +34,45 @@ struct Told {
     stopped: watch::Receiver<bool>,
 }
 
-/// Answers on `address` from now on, in the runtime of the calling thread. `backend`: whose being there is told, too.
+/// Who answers.
+#[derive(Debug)]
+pub struct Metrics {
+    taking: JoinHandle<()>,
+    room: Arc<Semaphore>,
+}
+
+impl Metrics {
+    /// Takes no more who ask, and waits a moment for those who are being answered. What is left in the queue is for whoever has the
+    /// listener, too: a successor, systemd.
+    pub async fn leave(self) {
+        self.taking.abort();
+        let _ = tokio::time::timeout(LEAVING, self.room.acquire_many(AT_ONCE as u32)).await;
+    }
+}
+
+/// Answers those who come to `listener` from now on, in the runtime of the calling thread. `backend`: whose being there is told, too.
 ///
 /// # Errors
 ///
-/// It cannot listen there.
+/// The runtime cannot watch it.
 pub fn open(
-    address: SocketAddr,
+    listener: std::net::TcpListener,
     program: &'static str,
     totals: Arc<Totals>,
     stopped: watch::Receiver<bool>,
     backend: Option<Address>,
-) -> anyhow::Result<()> {
-    let listener = std::net::TcpListener::bind(address)
-        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-        .and_then(TcpListener::from_std)
-        .with_context(|| format!("--metrics: cannot listen on {address}"))?;
+) -> anyhow::Result<Metrics> {
+    let listener = TcpListener::from_std(listener)?;
     let at = listener.local_addr()?;
     let mut registry = Registry::with_labels([("program".into(), program.into())].into_iter());
     let seconds = "From a request's head to the last byte of its answer, in seconds";
     registry.register("onecopy_request_duration_seconds", seconds, totals.durations());
     registry.register_collector(Box::new(Sums { totals, backend }));
     let told = Rc::new(Told { registry, stopped });
-    tokio::task::spawn_local(async move {
-        let room = Arc::new(Semaphore::new(AT_ONCE));
-        while let Ok(place) = room.clone().acquire_owned().await {
+    let room = Arc::new(Semaphore::new(AT_ONCE));
+    let places = room.clone();
+    let taking = tokio::task::spawn_local(async move {
+        while let Ok(place) = places.clone().acquire_owned().await {
             let Ok((tcp, _)) = listener.accept().await else {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
@@ -69,7 +85,7 @@ pub fn open(
         }
     });
     info!(target: "onecopy", "metrics on http://{at}/metrics");
-    Ok(())
+    Ok(Metrics { taking, room })
 }
 
 async fn answer(tcp: &TcpStream, told: &Told) -> std::io::Result<()> {

@@ -3,14 +3,21 @@
 pub mod access;
 pub mod again;
 pub mod config;
+pub mod given;
 pub mod metrics;
 pub mod says;
+pub mod takeover;
+pub mod user;
 
+use crate::address::Address;
 use crate::units;
 use access::{Destination, Format, Setup};
+use anyhow::Context;
 use says::Level;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use tracing::info;
+use user::User;
 
 /// Flags that both programs have.
 #[derive(Clone, Debug, clap::Args)]
@@ -31,6 +38,16 @@ pub struct Flags {
     /// proxy was asked to stop, and a daemon answers no more then
     #[arg(long, value_name = "IP:PORT", value_parser = units::place)]
     pub metrics: Option<SocketAddr>,
+    /// Meet the one of these programs that runs, at this unix socket, and take over its sockets; it finishes what it has and ends.
+    /// Then, or where there is none, wait there for a successor. No client is refused meanwhile. (Under systemd, a .socket unit is
+    /// the way)
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "tap")]
+    pub takeover: Option<Address>,
+    /// Bind as root, and then be this user (names or numbers), with its groups or with GROUP as the first of them. All else is
+    /// opened as that user: the files served, certificate, key, log, --config, and the socket of --takeover. Sockets with paths are
+    /// given to it; to remove them at the end it needs their folder
+    #[arg(long, value_name = "NAME[:GROUP]", conflicts_with = "tap")]
+    pub user: Option<user::Asked>,
     /// Say what is of this level or above, each line with its time (UTC) and level. Left out, the variable ONECOPY_LOG says it;
     /// without either, `info` as plain lines. (Systemd's journal is told levels in its own way)
     #[arg(long, value_enum, value_name = "LEVEL")]
@@ -41,6 +58,24 @@ impl Flags {
     /// Where requests are logged, if at all.
     pub fn log(&self) -> Option<Setup> {
         self.access_log.clone().map(|to| Setup { to, format: self.access_log_format })
+    }
+
+    /// Whom this process is to become, if it is.
+    pub fn find_user(&self) -> anyhow::Result<Option<User>> {
+        self.user.as_ref().map(User::find).transpose()
+    }
+
+    /// Becomes `user`. The sockets are bound by now, and nothing else was opened.
+    pub fn enter(&self, user: Option<&User>) -> anyhow::Result<()> {
+        let Some(user) = user else { return Ok(()) };
+        let whom = user.enter()?;
+        if let Some(file) = &self.config {
+            std::fs::File::open(file).with_context(|| {
+                format!("{whom} cannot read {} again at SIGHUP (--config)", file.display())
+            })?;
+        }
+        info!(target: "onecopy", "goes on as {whom}");
+        Ok(())
     }
 
     /// Whether SIGHUP has something to open or to read again; otherwise it asks a program to stop.

@@ -5,6 +5,7 @@
 mod client;
 mod congestion;
 mod direct;
+mod front;
 mod line;
 mod loan;
 mod peer;
@@ -17,7 +18,6 @@ mod send_stacked;
 mod shared;
 mod shelf;
 mod stacked;
-mod takeover;
 mod tcp;
 mod timeout;
 mod tls;
@@ -30,34 +30,27 @@ use crate::failure::Usage;
 use crate::http::request::Limits;
 use crate::operate::access::AccessLog;
 use crate::operate::again::{Again, Operated, Times};
-use crate::operate::metrics;
+use crate::operate::given::{Bound, Given, Role, Wanted};
 use crate::operate::says::Says;
+use crate::operate::{metrics, takeover};
 use crate::own_stack::OwnStack;
 use crate::transport::Transport;
 use crate::{failure, operate, process, units};
-use anyhow::Context;
-use congestion::Congestion;
+use front::{Arrived, Front};
 use line::Forward;
-use onecopy::Stack;
 use pool::{Backend, Pool};
 use sd_notify::NotifyState;
 use seats::{Seat, Seats, Shares};
 use send_lent::{SendLent, Sender};
 use shared::Proxy;
 use shelf::Shelf;
-use stacked::Stacked;
 use std::cell::Cell;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tcp::Tcp;
 use tls::Identity;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::{info, warn};
 
@@ -67,10 +60,6 @@ pub struct Args {
     /// Where clients connect; port 0 takes a free one.
     #[arg(long, value_name = "IP:PORT", value_parser = units::place)]
     listen: SocketAddr,
-    /// Meet a proxy that runs, at this unix socket, and take over its listener; it finishes what it has and ends. Then, or where
-    /// there is none, wait there for a successor. No client is refused meanwhile. (Under systemd, a .socket unit is the way)
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "tap")]
-    takeover: Option<Address>,
     #[command(flatten)]
     stack: OwnStack,
     #[command(flatten)]
@@ -171,94 +160,6 @@ struct Arrival {
     seat: (Arc<()>, Seat),
 }
 
-/// Its connection, which no runtime has yet.
-enum Arrived {
-    Kernel(std::net::TcpStream),
-    Stack(onecopy::tcp::Stream),
-}
-
-impl Arrived {
-    /// In the runtime of the calling thread.
-    fn settle(self) -> std::io::Result<Tcp> {
-        Ok(match self {
-            Arrived::Kernel(tcp) => Tcp::Kernel(TcpStream::from_std(tcp)?),
-            Arrived::Stack(tcp) => Tcp::Stack(Stacked::new(tcp)?),
-        })
-    }
-}
-
-/// Where clients come from.
-enum Front {
-    Kernel(TcpListener, Congestion),
-    Stack(AsyncFd<Listens>),
-}
-
-/// What tokio watches of a stack's listener.
-struct Listens(onecopy::tcp::Listener);
-
-impl AsRawFd for Listens {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
-impl Front {
-    /// Listens, at the kernel or at `stack`. Nobody is accepted yet.
-    #[allow(
-        deprecated,
-        reason = "`new` is deprecated for types whose descriptor may change; ours owns one for life"
-    )]
-    fn open(
-        address: SocketAddr,
-        given: Option<std::net::TcpListener>,
-        stack: Option<&Stack>,
-    ) -> anyhow::Result<(Front, SocketAddr)> {
-        let Some(stack) = stack else {
-            let (listener, congestion) = match given {
-                Some(given) => {
-                    let congestion = Congestion::new(&given);
-                    (given, congestion)
-                }
-                None => listen(address)?,
-            };
-            let at = listener.local_addr()?;
-            return Ok((Front::Kernel(TcpListener::from_std(listener)?, congestion), at));
-        };
-        let listener = onecopy::tcp::Listener::bind(stack, address);
-        let listener = listener.with_context(|| format!("cannot listen on {address} of the stack"))?;
-        listener.set_nonblocking(true)?;
-        let at = listener.local_addr()?;
-        listener.poll_fd()?;
-        Ok((Front::Stack(AsyncFd::new(Listens(listener))?), at))
-    }
-
-    /// The kernel's listener once more, to be handed to a successor.
-    fn share(&self) -> anyhow::Result<OwnedFd> {
-        match self {
-            Front::Kernel(listener, _) => Ok(listener.as_fd().try_clone_to_owned()?),
-            Front::Stack(_) => anyhow::bail!("a listener of a stack cannot be handed over"),
-        }
-    }
-
-    async fn accept(&self) -> std::io::Result<(Arrived, SocketAddr)> {
-        match self {
-            Front::Kernel(listener, congestion) => {
-                let (tcp, from) = listener.accept().await?;
-                let tcp = tcp.into_std()?;
-                if let Ok(at) = tcp.local_addr() {
-                    congestion.settle(&tcp, from.ip(), at.ip());
-                }
-                Ok((Arrived::Kernel(tcp), from))
-            }
-            Front::Stack(listener) => {
-                let accept = |listener: &Listens| Ok(listener.0.accept()?);
-                let (tcp, from) = listener.async_io(Interest::READABLE, accept).await?;
-                Ok((Arrived::Stack(tcp), from))
-            }
-        }
-    }
-}
-
 /// Where a thread's clients come in. The one with the fewest gets the next: left to the kernel, who accepts first may
 /// get them all.
 struct Door {
@@ -274,6 +175,16 @@ impl Door {
 }
 
 impl Args {
+    /// Where it is to listen.
+    fn wanted(&self) -> Wanted {
+        let metrics = self.operate.metrics.map(|address| (Role::Metrics, Bound::Tcp(address)));
+        let mut wanted = Vec::from_iter(metrics);
+        if !self.stack.is_some() {
+            wanted.push((Role::Listen, Bound::Tcp(self.listen)));
+        }
+        wanted
+    }
+
     fn identity(&self) -> anyhow::Result<Option<Arc<Identity>>> {
         let (Some(certificates), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
         anyhow::ensure!(
@@ -312,11 +223,8 @@ impl Args {
 /// Runs `onecopy proxy`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let says = Says::start(args.operate.log_level)?;
-    let activated = takeover::activated(args.listen)?; // before there are threads: it takes its variables away
+    let user = args.operate.find_user()?;
     let open_files = process::raise_open_files();
-    if let Some(parent) = args.die_with_parent {
-        process::die_with_parent(parent)?;
-    }
     if let Some(cpu) = args.cpu {
         process::pin(cpu)?;
     }
@@ -338,6 +246,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Usage("--max-line and --max-head go up to 64K: `onecopy serve` takes no more".into()).into()
         );
     }
+    // Before there are threads.
+    let (mut given, before) = Given::find(&args.operate, &args.wanted(), user.as_ref())?;
+    let listener = match args.stack.is_some() {
+        false => Some(front::listen(given.tcp(Role::Listen)?, args.listen)?),
+        true => None,
+    };
+    let asked = given.metrics(&args.operate)?;
+    args.operate.enter(user.as_ref())?;
+    if let Some(parent) = args.die_with_parent {
+        process::die_with_parent(parent)?; // whoever becomes another user is not told any more (prctl(2))
+    }
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let of_a_line = seats::of_a_line(args.transport, args.forward, args.direct);
     let shares = Shares::of(open_files, threads, args.backends, of_a_line);
@@ -352,9 +271,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (renewed, times) = Again::new("proxy", args, says, log.clone())?;
     let (stop, stopped) = watch::channel(false);
     process::block_on(async {
-        let before = args.takeover.as_ref().map(|meet| takeover::Predecessor::ask(meet, args.listen));
-        let (before, handed) = before.transpose()?.flatten().unzip();
-        let (front, address) = Front::open(args.listen, handed.or(activated), stack.as_ref())?;
+        let mut shared = Vec::new();
+        if let Some(asked) = asked.as_ref().filter(|_| args.operate.takeover.is_some()) {
+            shared.push((Role::Metrics, asked.try_clone()?.into()));
+        }
+        let (front, address) = Front::open(args.listen, listener, stack.as_ref())?;
         let reports = totals.clone();
         tokio::task::spawn_local(process::at_usr1(move || tell!("stats {}", reports.json())));
         let again = identity.is_some() || args.operate.outlives_hang_up();
@@ -369,10 +290,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         let signal = tokio::task::spawn_local(process::asked_to_stop("onecopy proxy", !again));
         tokio::task::yield_now().await; // the handlers are in place before anybody is told
-        if let Some(address) = args.operate.metrics {
+        let open = |listener| {
             let backend = Some(args.backend.clone());
-            metrics::open(address, "proxy", totals.clone(), stopped.clone(), backend)?;
-        }
+            metrics::open(listener, "proxy", totals.clone(), stopped.clone(), backend)
+        };
+        let metrics = asked.map(open).transpose()?;
         let shelf = Arc::new(Shelf::new(shares.kept));
         let old = shelf.clone();
         tokio::task::spawn_local(async move { old.sweep().await });
@@ -403,7 +325,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             warn!(target: "onecopy proxy", "{}", failure::not_there(&args.backend, &error));
         }
         args.warn(open_files, shares);
-        let share = args.takeover.as_ref().map(|_| front.share()).transpose()?;
+        if args.operate.takeover.is_some() {
+            shared.push((Role::Listen, front.share()?));
+        }
         let taking = tokio::task::spawn_local(take(front, doors, seats));
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         let handing = async {
@@ -412,10 +336,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 tokio::task::spawn_blocking(move || before.relieve()).await??;
                 info!(target: "onecopy proxy", "took over from the one that ran");
             }
-            match (&args.takeover, share) {
-                (Some(meet), Some(share)) => takeover::wait(meet, share).await,
-                _ => std::future::pending().await,
+            match &args.operate.takeover {
+                Some(meet) => takeover::wait(meet, shared).await?,
+                None => std::future::pending().await,
             }
+            // Who asks for health is to hear of the successor's, and nobody of this one's end.
+            if let Some(metrics) = metrics {
+                metrics.leave().await;
+            }
+            anyhow::Ok(())
         };
         let why = tokio::select! {
             stop = signal => stop??.to_string(),
@@ -457,22 +386,6 @@ async fn renew(identity: &Arc<Identity>, totals: &Totals) {
             warn!(target: "onecopy proxy", "goes on with the certificate that it has: {why:#}");
         }
     }
-}
-
-/// A listener with a queue long enough for thousands of clients that come at once, and what they get.
-fn listen(address: SocketAddr) -> anyhow::Result<(std::net::TcpListener, Congestion)> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4(),
-        SocketAddr::V6(_) => TcpSocket::new_v6(),
-    }?;
-    socket.set_reuseaddr(true)?;
-    let congestion = Congestion::new(&socket); // before anybody can come
-    let listener = socket
-        .bind(address)
-        .and_then(|()| socket.listen(4096))
-        .and_then(TcpListener::into_std)
-        .with_context(|| format!("cannot listen on {address}"))?;
-    Ok((listener, congestion))
 }
 
 /// Takes clients and shows each to the thread that has the fewest, as long as there are places.

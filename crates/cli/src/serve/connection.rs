@@ -22,7 +22,7 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
     debug!(target: "onecopy serve", "connection {id} came");
     let mut inbox: Vec<u8> = Vec::with_capacity(4 << 10);
     let hot = daemon.hot_set.map(HotSet::new);
-    let mut first = true;
+    let mut upgraded = false; // counted, which it is behind a first answer at the earliest
     let lend = if wire.peer_is_same_user() { daemon.lend } else { Lend::Never };
     let late = Refusal { status: 408, why: "the request took too long" };
     let mut deadline = None; // of the request that is being read
@@ -65,7 +65,8 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
         counters.told(reader, counters.body_bytes);
         counters.broken = u64::from(result.is_err());
         counters.changed = u64::from(result.as_ref().is_err_and(has_changed));
-        counters.upgraded = u64::from(std::mem::take(&mut first) && wire.upgraded());
+        counters.upgraded = u64::from(!upgraded && wire.upgraded());
+        upgraded |= counters.upgraded > 0;
         daemon.totals.took(begun.took());
         daemon.log.add(|done| begun.request(&request, Some(answer.status), done), &mut counters);
         daemon.totals.add(counters);

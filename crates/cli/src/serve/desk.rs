@@ -6,10 +6,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// How long who has just come may take for a first request when the daemon ends.
+const FIRST: Duration = Duration::from_secs(2);
+
 #[derive(Debug)]
 struct Guest {
     wire: Arc<Wire>,
     busy: bool,
+    /// It has not said anything yet.
+    fresh: bool,
 }
 
 #[derive(Debug, Default)]
@@ -43,7 +48,7 @@ impl Desk {
         }
         let id = book.next;
         book.next += 1;
-        book.guests.insert(id, Guest { wire: wire.clone(), busy: false });
+        book.guests.insert(id, Guest { wire: wire.clone(), busy: false, fresh: true });
         Ok(id)
     }
 
@@ -52,6 +57,9 @@ impl Desk {
         let mut book = self.book();
         if let Some(guest) = book.guests.get_mut(&id) {
             guest.busy = false;
+            if guest.fresh {
+                return true;
+            }
         }
         !book.closing
     }
@@ -59,7 +67,7 @@ impl Desk {
     /// The connection has a request in hand.
     pub fn busy(&self, id: u64) {
         if let Some(guest) = self.book().guests.get_mut(&id) {
-            guest.busy = true;
+            (guest.busy, guest.fresh) = (true, false);
         }
     }
 
@@ -75,19 +83,29 @@ impl Desk {
     }
 
     /// Ends the idle connections, waits up to `grace` for the others, then ends those too. Returns how many
-    /// had to be cut.
+    /// had to be cut. Those that have just come get a moment for their first request: to end them would be to refuse them.
     pub fn close(&self, grace: Duration) -> usize {
-        let deadline = Instant::now() + grace;
+        let now = Instant::now();
+        let (deadline, first) = (now + grace, now + grace.min(FIRST));
         let mut book = self.book();
         book.closing = true;
-        for guest in book.guests.values().filter(|guest| !guest.busy) {
+        for guest in book.guests.values().filter(|guest| !guest.busy && !guest.fresh) {
             guest.wire.shutdown();
         }
-        while !book.guests.is_empty() {
-            let Some(left) = deadline.checked_duration_since(Instant::now()) else { break };
-            book = self.left.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner).0;
+        let mut cut = 0;
+        for until in [first, deadline] {
+            while !book.guests.is_empty() {
+                let Some(left) = until.checked_duration_since(Instant::now()) else { break };
+                // By then those have come that were going to.
+                if until == deadline && !book.guests.values().any(|guest| guest.busy) {
+                    break;
+                }
+                book = self.left.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            cut = book.guests.values().filter(|guest| guest.busy).count();
+            let ending = |guest: &&Guest| until == deadline || !guest.busy;
+            book.guests.values().filter(ending).for_each(|guest| guest.wire.shutdown());
         }
-        book.guests.values().for_each(|guest| guest.wire.shutdown());
-        book.guests.len()
+        cut
     }
 }

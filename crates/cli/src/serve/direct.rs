@@ -9,9 +9,9 @@
 
 use super::answer::{Answer, Piece};
 use super::daemon::Daemon;
+use super::door::Ear;
 use super::store::{cut_short, has_changed};
 use super::wire::{FileSend, Wire};
-use crate::address::{Address, Place};
 use crate::counters::Counters;
 use crate::http::request::{Limits, Request};
 use crate::operate::access::Begun;
@@ -27,23 +27,31 @@ use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tracing::warn;
 
-/// Takes loans on `<listen>.direct` from now on.
-pub fn open(daemon: &Arc<Daemon>, listen: &Address, most: usize) -> anyhow::Result<Place> {
-    let (listener, place) = listen.beside(".direct").bind()?;
+/// Takes loans that come to `listener` from now on, on a thread that ends when `ear` says so.
+pub fn open(
+    daemon: &Arc<Daemon>,
+    listener: UnixListener,
+    ear: Ear,
+    most: usize,
+) -> anyhow::Result<JoinHandle<()>> {
     let daemon = daemon.clone();
-    let run = move || accept(&daemon, &listener, most);
-    std::thread::Builder::new().name("direct".into()).spawn(run).context("cannot start a thread")?;
-    Ok(place)
+    let run = move || accept(&daemon, &listener, &ear, most);
+    std::thread::Builder::new().name("direct".into()).spawn(run).context("cannot start a thread")
 }
 
-fn accept(daemon: &Arc<Daemon>, listener: &UnixListener, most: usize) {
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else {
-            std::thread::sleep(Duration::from_millis(20));
-            continue;
+fn accept(daemon: &Arc<Daemon>, listener: &UnixListener, ear: &Ear, most: usize) {
+    while ear.wait(listener) {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(_) => {
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            }
         };
         if !same_user(&stream) {
             warn!(target: "onecopy serve", "a process of another user asked for direct sending and was turned away");

@@ -6,6 +6,7 @@ mod connection;
 mod daemon;
 mod desk;
 mod direct;
+mod door;
 mod hotset;
 mod interrupted;
 mod lend;
@@ -14,31 +15,32 @@ mod stacked;
 mod store;
 mod wire;
 
-use crate::address::Place;
-use crate::counters::{Counters, Totals};
+use crate::address::Address;
+use crate::counters::Totals;
 use crate::failure::Usage;
 use crate::operate::access::AccessLog;
 use crate::operate::again::{Again, Operated, Times};
-use crate::operate::metrics;
+use crate::operate::given::{Bound, Files, Given, Role, UnixSocket, Wanted};
 use crate::operate::says::Says;
+use crate::operate::takeover::Sockets;
+use crate::operate::{metrics, takeover};
 use crate::own_stack::OwnStack;
-use crate::transport::{Transport, send_buffer};
+use crate::transport::Transport;
 use crate::{operate, process, units};
-use anyhow::Context;
 use daemon::Daemon;
 use desk::Desk;
+use door::{Door, Ear};
 use lend::Lend;
 use place::Listen;
 use sd_notify::NotifyState;
-use std::io;
-use std::os::unix::net::UnixListener;
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
 use tokio::sync::watch;
 use tracing::{info, warn};
-use wire::{FileSend, Stores, Wire};
+use wire::{FileSend, Stores};
 
 /// Flags of `onecopy serve`.
 #[derive(Debug, clap::Args)]
@@ -115,6 +117,24 @@ pub struct Args {
 }
 
 impl Args {
+    /// Where it is to listen.
+    fn wanted(&self) -> Wanted {
+        let metrics = self.operate.metrics.map(|address| (Role::Metrics, Bound::Tcp(address)));
+        let mut wanted = Vec::from_iter(metrics);
+        if let Listen::Unix(address) = &self.listen {
+            wanted.push((Role::Listen, Bound::Unix(address.clone())));
+            if self.direct {
+                wanted.push((Role::Direct, Bound::Unix(self.direct_address(address))));
+            }
+        }
+        wanted
+    }
+
+    /// Where loans come in, beside `listen`.
+    fn direct_address(&self, listen: &Address) -> Address {
+        listen.beside(".direct")
+    }
+
     /// What of the flags goes together where the daemon speaks TCP.
     fn check(&self) -> anyhow::Result<()> {
         let tcp = matches!(self.listen, Listen::Tcp(_));
@@ -143,66 +163,11 @@ impl Operated for Args {
     }
 }
 
-/// Where connections come from.
-enum Door {
-    Kernel(UnixListener, FileSend),
-    Onecopy(onecopy::unix::Listener),
-    Stack(onecopy::tcp::Listener),
-}
-
-impl Door {
-    /// And what is to be removed in the end, and what it is called.
-    fn open(args: &Args) -> anyhow::Result<(Door, Option<Place>, String)> {
-        let listen = match &args.listen {
-            Listen::Unix(address) => address,
-            Listen::Tcp(address) => {
-                let stack = args.stack.open()?.context("no stack")?; // `Args::check` asks for one
-                let listener = onecopy::tcp::Listener::bind(&stack, *address);
-                let listener = listener.with_context(|| format!("cannot listen on {}", args.listen))?;
-                let at = Listen::Tcp(listener.local_addr()?).to_string();
-                return Ok((Door::Stack(listener), None, at));
-            }
-        };
-        if args.transport == Transport::Kernel {
-            let (listener, place) = listen.bind()?;
-            return Ok((Door::Kernel(listener, args.file_send), Some(place), listen.to_string()));
-        }
-        let config = onecopy::unix::Config {
-            send_buffer: Some(args.transport.buffer(args.buffer)),
-            policy: args.policy.into(),
-            ..Default::default()
-        };
-        let (listener, place) = listen.claim(|| {
-            let listener = onecopy::unix::Listener::bind_with(listen.name()?, &config);
-            listener.with_context(|| format!("cannot listen on {listen}"))
-        })?;
-        Ok((Door::Onecopy(listener), Some(place), listen.to_string()))
-    }
-
-    fn accept(&self, buffer: usize) -> io::Result<Wire> {
-        match self {
-            Door::Kernel(listener, how) => {
-                let (stream, _) = listener.accept()?;
-                send_buffer(&stream, buffer);
-                Ok(Wire::Kernel(stream, *how))
-            }
-            Door::Onecopy(listener) => Ok(Wire::Onecopy(listener.accept()?.0)),
-            Door::Stack(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nodelay(true)?; // MORE says when more follows
-                Ok(Wire::Stack(stream))
-            }
-        }
-    }
-}
-
 /// Runs `onecopy serve`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let says = Says::start(args.operate.log_level)?;
+    let user = args.operate.find_user()?;
     process::raise_open_files();
-    if let Some(parent) = args.die_with_parent {
-        process::die_with_parent(parent)?;
-    }
     if let Some(cpu) = args.cpu {
         process::pin(cpu)?;
     }
@@ -221,6 +186,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if kernel && args.lend != Lend::default() {
         return Err(Usage("--lend speaks of shared memory: leave out --transport kernel".into()).into());
     }
+    // Before there are threads.
+    let (mut given, before) = Given::find(&args.operate, &args.wanted(), user.as_ref())?;
+    let (mut listener, mut direct) = (None, None);
+    if let Listen::Unix(address) = &args.listen {
+        listener = Some(given.unix(Role::Listen, address, user.as_ref())?);
+        if args.direct {
+            direct = Some(given.unix(Role::Direct, &args.direct_address(address), user.as_ref())?);
+        }
+    }
+    let asked = given.metrics(&args.operate)?;
+    args.operate.enter(user.as_ref())?;
+    if let Some(parent) = args.die_with_parent {
+        process::die_with_parent(parent)?; // whoever becomes another user is not told any more (prctl(2))
+    }
     let totals = Arc::new(Totals::default());
     let log = AccessLog::open(args.operate.log(), totals.clone())?;
     let (renewed, times) = Again::new("serve", args, says, log.clone())?;
@@ -234,8 +213,26 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         lend: if kernel { Lend::Never } else { args.lend },
         tells: args.stats,
     });
-    let (door, place, name) = Door::open(args)?;
-    let mut places = Vec::from_iter(place);
+    let mut files = Files::default();
+    let mut listen = |socket: Option<UnixSocket>| {
+        let Some((listener, file)) = socket.map(UnixSocket::listen).transpose()? else { return Ok(None) };
+        files.add(file);
+        anyhow::Ok(Some(listener))
+    };
+    let (listener, direct) = (listen(listener)?, listen(direct)?);
+    let mut shared = Sockets::new();
+    if args.operate.takeover.is_some() {
+        for (role, socket) in [(Role::Listen, &listener), (Role::Direct, &direct)] {
+            shared.extend(
+                socket.as_ref().map(|socket| anyhow::Ok((role, socket.try_clone()?.into()))).transpose()?,
+            );
+        }
+        shared.extend(
+            asked.as_ref().map(|asked| anyhow::Ok((Role::Metrics, asked.try_clone()?.into()))).transpose()?,
+        );
+    }
+    let (door, name) = Door::open(args, listener)?;
+    let files = RefCell::new(files);
     let result = process::block_on(async {
         // The handlers are in place before anybody is told that the daemon is there.
         let reports = daemon.clone();
@@ -247,24 +244,54 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let stop = tokio::task::spawn_local(process::asked_to_stop("onecopy serve", !again));
         tokio::task::yield_now().await;
         let (stopping, stopped) = watch::channel(false);
-        if let Some(address) = args.operate.metrics {
-            metrics::open(address, "serve", daemon.totals.clone(), stopped, None)?;
-        }
+        let open = |listener| metrics::open(listener, "serve", daemon.totals.clone(), stopped, None);
+        let metrics = asked.map(open).transpose()?;
         let limits = (args.max_connections, args.transport.buffer(args.buffer));
-        if let (true, Listen::Unix(listen)) = (args.direct, &args.listen) {
-            places.push(direct::open(&daemon, listen, args.max_connections)?);
+        let (ear, bell) = Ear::new()?;
+        let mut bell = Some(bell);
+        let mut threads = Vec::new();
+        if let Some(direct) = direct {
+            threads.push(direct::open(&daemon, direct, ear.clone(), args.max_connections)?);
         }
         let doorman = daemon.clone();
-        std::thread::Builder::new().name("accept".into()).spawn(move || accept(&doorman, &door, limits))?;
+        let run = move || door::accept(&doorman, &door, &ear, limits);
+        threads.push(std::thread::Builder::new().name("accept".into()).spawn(run)?);
         info!(target: "onecopy serve", "{} on {name}", args.root.display());
         let _ = sd_notify::notify(&[NotifyState::Ready]);
-        let why = stop.await?;
+        let handing = async {
+            if let Some(before) = before {
+                // Connections are served meanwhile.
+                tokio::task::spawn_blocking(move || before.relieve()).await??;
+                files.borrow_mut().adopt();
+                info!(target: "onecopy serve", "took over from the one that ran");
+            }
+            match &args.operate.takeover {
+                Some(meet) => takeover::wait(meet, shared).await?,
+                None => std::future::pending().await,
+            }
+            files.borrow_mut().leave();
+            anyhow::Ok(())
+        };
+        let why = tokio::select! {
+            stop = stop => Some(stop??),
+            handed = handing => handed.map(|()| None)?,
+        };
+        if why.is_none() || given.outlive() {
+            // Nobody is taken in here any more: who comes now is the successor's.
+            bell = None;
+            let ended = move || threads.into_iter().all(|thread| thread.join().is_ok());
+            anyhow::ensure!(tokio::task::spawn_blocking(ended).await?, "a thread that accepts panicked");
+        } // else who comes until the process ends is told so
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
+        if let Some(metrics) = metrics {
+            metrics.leave().await;
+        }
         stopping.send_replace(true);
-        why
+        Ok((why, bell))
     });
-    drop(places); // the threads that accept still have the sockets
-    let why = result?;
+    drop(files); // the threads that accept still have the sockets
+    let (why, _bell) = result?;
+    let why = why.map_or_else(|| "a successor took over".to_owned(), |stop| stop.to_string());
     let grace = daemon.times().grace;
     let cut = daemon.desk.close(grace);
     log.finish();
@@ -273,40 +300,4 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         warn!(target: "onecopy serve", "{cut} connections did not finish within {:?} and were cut", grace);
     }
     Ok(())
-}
-
-fn accept(daemon: &Arc<Daemon>, door: &Door, (most, buffer): (usize, usize)) {
-    loop {
-        let wire = match door.accept(buffer) {
-            Ok(wire) => Arc::new(wire),
-            // Out of descriptors, or a client that left at once: neither is a reason to stop.
-            Err(error) => {
-                if error.kind() != io::ErrorKind::ConnectionAborted {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                continue;
-            }
-        };
-        let Times { idle, send, .. } = daemon.times();
-        let _ = wire.set_read_timeout(idle).and_then(|()| wire.set_write_timeout(send));
-        daemon.totals.add(Counters { connections: 1, ..Default::default() });
-        let id = match daemon.desk.enter(&wire, most) {
-            Ok(id) => id,
-            Err(refusal) => {
-                let _ = wire.send(&answer::Answer::refusal(refusal, false, false), &mut Counters::default());
-                continue;
-            }
-        };
-        let worker = daemon.clone();
-        let spawned =
-            std::thread::Builder::new().name(format!("conn-{id}")).stack_size(256 << 10).spawn(move || {
-                let _ = connection::serve(&worker, id, &wire); // an error is the peer's going, and is counted
-                let fallbacks = u64::from(wire.fell_back());
-                worker.totals.add(Counters { fallbacks, ..Default::default() });
-                worker.desk.leave(id);
-            });
-        if spawned.is_err() {
-            daemon.desk.leave(id);
-        }
-    }
 }

@@ -43,12 +43,12 @@ impl Running {
 
     /// A program with a standard input of its own.
     pub fn with_input(command: &mut Command, input: Stdio) -> Running {
-        let mut child = command
-            .stdin(input)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
+        Running::fed(command.stdout(Stdio::null()), input)
+    }
+
+    /// The same, with its standard output where `command` has it.
+    pub fn fed(command: &mut Command, input: Stdio) -> Running {
+        let mut child = command.stdin(input).stderr(Stdio::piped()).spawn().expect("the program starts");
         let lines = Arc::new(Mutex::new(Vec::new()));
         let (from, to) = (child.stderr.take().unwrap(), lines.clone());
         std::thread::spawn(move || {

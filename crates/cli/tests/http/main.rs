@@ -21,3 +21,4 @@ mod ss;
 mod stacked;
 mod tls;
 mod top;
+mod user;

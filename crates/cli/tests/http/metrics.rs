@@ -87,3 +87,42 @@ fn the_counters_and_the_health() {
     drop(slow);
     assert_eq!(pair.proxy.end(), Some(0));
 }
+
+/// What a container's engine asks.
+#[test]
+fn health_as_an_exit_status() {
+    let mut pair = Pair::start("--metrics 127.0.0.1:0", "--metrics 127.0.0.1:0 --grace 9m");
+    pair.file("f", 8 << 20);
+    let front = address(&pair.proxy).to_string();
+    for at in [&front, &address(&pair.daemon).to_string()] {
+        assert_eq!(Running::start(&["health", at]).end(), Some(0));
+    }
+    // Somebody still takes an answer, so that it goes on for a while.
+    let mut client = pair.client();
+    client.send("GET /f HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.head();
+    pair.proxy.signal(Signal::TERM);
+    until("it says so", || {
+        let mut asked = Running::start(&["health", &front]);
+        asked.end() == Some(1) && asked.said("is stopping")
+    });
+    client.count();
+    assert_eq!(pair.proxy.end(), Some(0));
+    let mut gone = Running::start(&["health", &front]);
+    assert_eq!(gone.end(), Some(1));
+    gone.line("with --metrics");
+    // One who says something else, and one who says nothing.
+    let odd = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = odd.local_addr().unwrap().to_string();
+    let mut asked = Running::start(&["health", &at, "--timeout", "20s"]);
+    let (mut one, _) = odd.accept().unwrap();
+    let got = std::io::Read::read(&mut one, &mut [0; 1024]).unwrap();
+    assert!(got > 0, "it asks, in one piece");
+    std::io::Write::write_all(&mut one, b"SSH-2.0-x\r\n").unwrap();
+    drop(one);
+    assert_eq!(asked.end(), Some(1));
+    asked.line("none of ours");
+    let mut asked = Running::start(&["health", &at, "--timeout", "200ms"]);
+    assert_eq!(asked.end(), Some(1));
+    asked.line("nobody tells its health");
+}

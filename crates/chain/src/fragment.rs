@@ -188,6 +188,13 @@ impl From<Part> for Fragment {
     }
 }
 
+impl From<Fragment> for Part {
+    /// The part that it is.
+    fn from(fragment: Fragment) -> Part {
+        fragment.0
+    }
+}
+
 impl From<Piece> for Fragment {
     /// Of a piece that is filled and from now on only read: its bytes are ours alone, whoever writes the page's other pieces.
     fn from(piece: Piece) -> Fragment {

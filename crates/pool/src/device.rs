@@ -29,6 +29,32 @@ pub trait Device: MemoryProvider {
     /// As [`Device::write_at`].
     fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), CopyError>;
 
+    /// Takes `from`, parts of the host's memory one after the other, to be copied to place `at`, and may copy them after it returns: it keeps
+    /// the parts until it has, so that no page of theirs is used again before. All that is asked of a device is done in the order in which it was
+    /// asked: what is read later is there. Where nothing but this is said, it is [`Device::write_at`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::write_at`], and [`CopyError::Foreign`] for parts that have no bytes here; then none is taken. What fails later is told by
+    /// [`Device::settle`].
+    fn submit(&self, at: u64, from: Vec<Part>) -> Result<(), CopyError> {
+        let bytes = |part: &'_ Part| part.bytes().is_some();
+        if let Some(part) = from.iter().find(|part| !bytes(part)) {
+            return Err(CopyError::Foreign { pool_id: part.page().pool_id() });
+        }
+        let slices: Vec<_> = from.iter().filter_map(|part| part.bytes().map(IoSlice::new)).collect();
+        self.write_at(at, &slices)
+    }
+
+    /// Waits until all that was submitted before is where it belongs, for whoever looks at the device's memory by other ways than this.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError`]: something that was taken is lost, and it is lost for good. From then on each call says so.
+    fn settle(&self) -> Result<(), CopyError> {
+        Ok(())
+    }
+
     /// What it has copied so.
     fn copied(&self) -> Copied;
 }
@@ -142,6 +168,24 @@ impl DeviceMemory {
         self.of.device.write_at(at, from)
     }
 
+    /// As [`Device::submit`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::submit`].
+    pub fn submit(&self, at: u64, from: Vec<Part>) -> Result<(), CopyError> {
+        self.of.device.submit(at, from)
+    }
+
+    /// As [`Device::settle`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::settle`].
+    pub fn settle(&self) -> Result<(), CopyError> {
+        self.of.device.settle()
+    }
+
     /// Copies what lies at place `at` to `into`.
     ///
     /// # Errors
@@ -174,7 +218,7 @@ impl DeviceMemory {
         u64::from(self.of.limit).saturating_sub(used) * u64::from(self.of.page_len)
     }
 
-    /// What the device has copied, by [`DeviceMemory::write_at`], [`DeviceMemory::read_at`] and [`Page::copy_out`].
+    /// What the device has copied, by [`DeviceMemory::write_at`], [`DeviceMemory::submit`], [`DeviceMemory::read_at`] and [`Page::copy_out`].
     pub fn copied(&self) -> Copied {
         self.of.device.copied()
     }
@@ -203,6 +247,16 @@ impl Page {
         let device = self.provider().as_device().ok_or(foreign)?;
         device.read_at(u64::from(self.index()) * self.len() as u64 + offset as u64, into)
     }
+
+    /// Waits until what was submitted to its device before is there: for who hands the page's place to others that look at the device's memory
+    /// themselves. Nothing for a page of the host's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::settle`].
+    pub fn settle(&self) -> Result<(), CopyError> {
+        self.provider().as_device().map_or(Ok(()), Device::settle)
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -230,6 +284,27 @@ mod tests {
         assert!(matches!(host.alloc().unwrap().copy_out(0, &mut bytes), Err(CopyError::Foreign { .. })));
         drop(pages);
         assert_eq!(memory.free(), memory.len());
+    }
+
+    #[test]
+    fn parts_that_are_submitted_are_copied_and_those_without_bytes_refused() {
+        let memory = DeviceMemory::opaque(2, DeviceId(1)).unwrap();
+        let host = PagePool::new(PoolConfig::new().limit(1), crate::provider::Heap::new()).unwrap();
+        let mut page = host.alloc().unwrap();
+        page.bytes_mut().unwrap()[..5].copy_from_slice(b"hello");
+        let part = Part::new(page, 0, 5).unwrap();
+        memory.submit(10, vec![part.part(3, 2), part.clone()]).unwrap();
+        memory.settle().unwrap();
+        let mut bytes = [0; 7];
+        memory.read_at(10, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"lohello");
+        let device = memory.alloc(8).unwrap();
+        let foreign = memory.submit(0, vec![part.clone(), device[0].clone()]);
+        assert_eq!(foreign, Err(CopyError::Foreign { pool_id: memory.id() }));
+        assert!(matches!(memory.submit(8190, vec![part.clone()]), Err(CopyError::Outside { .. })));
+        assert_eq!(memory.copied().into, 7, "nothing of those");
+        device[0].page().settle().unwrap();
+        part.page().settle().unwrap();
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::hold::Hold;
 use crate::memory::Memory;
 use crate::netmem::{DEVICE, DeviceId, Netmem};
 use crate::provider::MemoryProvider;
+use crate::region::Region;
 use crate::shared::{self, Shared};
 use crate::shares::Shares;
 use onecopy_sync::atomic::Ordering;
@@ -119,6 +120,11 @@ impl Page {
     /// Its pool. No two pools of a process have the same number.
     pub fn pool_id(&self) -> u64 {
         self.shared().id
+    }
+
+    /// Where all pages of its pool lie, for who registers the memory as a whole; None where it is not this process' own.
+    pub fn region(&self) -> Option<Region> {
+        Region::of(self.shared().monitor())
     }
 
     /// Whether the CPU can read it: all memory but a device's.

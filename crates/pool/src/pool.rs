@@ -293,8 +293,7 @@ impl PagePool {
 
     /// A handle for any thread, which outlives the pool's.
     pub fn monitor(&self) -> Monitor {
-        self.shared().add_handle();
-        Monitor { shared: self.shared }
+        self.shared().monitor()
     }
 
     /// Shuts the pool down: what lies in cache and ring goes back to the provider, and pages in use follow as they
@@ -380,6 +379,14 @@ pub struct Monitor {
 unsafe impl Send for Monitor {}
 // SAFETY: as above.
 unsafe impl Sync for Monitor {}
+
+impl Shared {
+    /// A handle of the pool that this is of, for whoever has one, or a page of it.
+    pub(crate) fn monitor(&self) -> Monitor {
+        self.add_handle();
+        Monitor { shared: NonNull::from(self) }
+    }
+}
 
 impl Monitor {
     pub(crate) fn shared(&self) -> &Shared {

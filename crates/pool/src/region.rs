@@ -34,6 +34,16 @@ impl Region {
         NonNull::new(self.of.shared().area.host_base()).expect("looked at when it was made")
     }
 
+    /// The pool, as [`Page::pool_id`].
+    pub fn pool_id(&self) -> u64 {
+        self.of.shared().id
+    }
+
+    /// Whether nobody but regions and monitors is left of the pool: its handle is gone, and no page is out.
+    pub fn is_idle(&self) -> bool {
+        self.of.shared().in_flight() == 0
+    }
+
     /// Bytes: all pages that the pool can ever have.
     #[allow(clippy::len_without_is_empty, reason = "no pool is without pages")]
     pub fn len(&self) -> usize {
@@ -101,6 +111,9 @@ mod tests {
             let other = PagePool::new(PoolConfig::new(), Heap::new()).unwrap();
             assert_eq!(region.offset_of(&other.alloc().unwrap()), None);
             let pages: Vec<_> = (0..256).map(|_| pool.alloc().unwrap()).collect();
+            let same = pages[0].region().unwrap();
+            assert_eq!((same.base(), same.len()), (region.base(), region.len()));
+            drop(same);
             for page in &pages {
                 let offset = region.offset_of(page).unwrap();
                 assert_eq!(page.bytes().unwrap().as_ptr().addr(), region.base().addr().get() + offset);
@@ -118,6 +131,6 @@ mod tests {
     #[test]
     fn a_device_has_no_address_here() {
         let gpu = PagePool::new(PoolConfig::new().limit(1), Opaque::new(DeviceId(1))).unwrap();
-        assert!(gpu.region().is_none());
+        assert!(gpu.region().is_none() && gpu.alloc().unwrap().region().is_none());
     }
 }

@@ -4,7 +4,6 @@ use crate::packet::Packet;
 use onecopy_chain::{Chain, ChainError, Checksum, Fragment, Kind};
 use onecopy_pool::provider::CopyError;
 use onecopy_pool::{DeviceMemory, Part};
-use std::io::IoSlice;
 
 /// Why a packet's payload was not placed.
 #[derive(Debug)]
@@ -30,7 +29,8 @@ impl From<CopyError> for NotPlaced {
 }
 
 /// Puts the payload of `packet` into `memory`, byte for byte: copied from where the link has put it, by the kernel or the device, with
-/// nothing in between. What was not known of its sum is found out before, as long as it can be read.
+/// nothing in between. The device keeps the pages that it landed in until it has copied them, which may be after this returns
+/// ([`DeviceMemory::settle`]). What was not known of its sum is found out before, as long as it can be read.
 pub(super) fn place(packet: &mut Packet, memory: &DeviceMemory) -> Result<(), NotPlaced> {
     let chain = packet.payload().payload();
     if chain.is_empty() {
@@ -45,8 +45,7 @@ pub(super) fn place(packet: &mut Packet, memory: &DeviceMemory) -> Result<(), No
         Checksum::None => Checksum::Known(host.sum(0, chain.len())?),
         checksum => checksum,
     };
-    let slices: Vec<&[u8]> = host.slices().collect();
-    copy(memory, &parts, &slices)?;
+    copy(memory, &parts, chain.fragments().map(|fragment| fragment.clone().into()))?;
     let mut placed = Chain::new();
     for part in parts {
         placed.append(Fragment::from(part))?;
@@ -57,27 +56,32 @@ pub(super) fn place(packet: &mut Packet, memory: &DeviceMemory) -> Result<(), No
     Ok(())
 }
 
-/// Copies `slices` to `parts`, in as few calls as there are runs of parts that lie one behind the other.
-fn copy(memory: &DeviceMemory, parts: &[Part], slices: &[&[u8]]) -> Result<(), NotPlaced> {
-    let mut left = slices.iter().copied().peekable();
-    let mut rest: &[u8] = &[];
+/// Has `from` copied to `parts`, in as few calls as there are runs of parts that lie one behind the other.
+fn copy(
+    memory: &DeviceMemory,
+    parts: &[Part],
+    mut from: impl Iterator<Item = Part>,
+) -> Result<(), NotPlaced> {
+    let mut rest: Option<Part> = None;
     let mut parts = parts.iter().map(|part| (memory.place(part), part.len())).peekable();
     while let Some((at, mut len)) = parts.next() {
         let at = at.ok_or(NotPlaced::Foreign)?;
         while let Some((_, more)) = parts.next_if(|(next, _)| *next == Some(at + len as u64)) {
             len += more;
         }
-        let mut from = Vec::with_capacity(left.len() + 1);
+        let mut run = Vec::with_capacity(from.size_hint().0 + 1);
         let mut wanted = len;
         while wanted > 0 {
-            if rest.is_empty() {
-                rest = left.next().unwrap_or_else(|| unreachable!("parts have as many bytes as slices"));
+            let next = rest.take().or_else(|| from.next());
+            let mut now = next.unwrap_or_else(|| unreachable!("there are as many bytes on either side"));
+            if now.len() > wanted {
+                rest = Some(now.part(wanted, now.len() - wanted));
+                now.cut_back(now.len() - wanted);
             }
-            let (now, later) = rest.split_at(wanted.min(rest.len()));
-            from.push(IoSlice::new(now));
-            (wanted, rest) = (wanted - now.len(), later);
+            wanted -= now.len();
+            run.push(now);
         }
-        memory.write_at(at, &from)?;
+        memory.submit(at, run)?;
     }
     Ok(())
 }

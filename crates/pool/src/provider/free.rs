@@ -1,12 +1,13 @@
-//! Which pages of an area are free: what the providers of this room share.
+//! Which pages of an area are free: what providers share.
 
 use super::{Batch, Need, ProviderError};
 use onecopy_sync::Mutex;
 use rustix::io::Errno;
 
-/// Page numbers that are free: those that came back (the last one first: it is warm), then those never given out.
+/// Page numbers that are free: those that came back (the last one first: it is warm), then those never given out. A provider whose area
+/// is one piece of memory has one, and passes its calls on.
 #[derive(Debug, Default)]
-pub(crate) struct Free(Mutex<State>);
+pub struct Free(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -16,7 +17,11 @@ struct State {
 }
 
 impl Free {
-    /// All of `need.pages` are free.
+    /// All of `need.pages` are free ([`MemoryProvider::init`](super::MemoryProvider::init)).
+    ///
+    /// # Errors
+    ///
+    /// EBUSY while it serves a pool.
     pub fn start(&self, need: &Need) -> Result<(), ProviderError> {
         let mut state = self.0.lock();
         if state.serving {
@@ -26,7 +31,11 @@ impl Free {
         Ok(())
     }
 
-    /// Hands out as many as are wanted and free.
+    /// Hands out as many as are wanted and free ([`MemoryProvider::alloc_netmems`](super::MemoryProvider::alloc_netmems)).
+    ///
+    /// # Errors
+    ///
+    /// ENOBUFS where fewer are free.
     pub fn give(&self, batch: &mut Batch<'_>) -> Result<(), ProviderError> {
         let mut state = self.0.lock();
         let State { back, fresh, .. } = &mut *state;
@@ -40,11 +49,12 @@ impl Free {
         Ok(())
     }
 
+    /// One came back ([`MemoryProvider::release_netmem`](super::MemoryProvider::release_netmem)).
     pub fn take_back(&self, index: u32) {
         self.0.lock().back.push(index);
     }
 
-    /// The pool is gone: another one may come.
+    /// The pool is gone: another one may come ([`MemoryProvider::destroy`](super::MemoryProvider::destroy)).
     pub fn stop(&self) {
         *self.0.lock() = State::default();
     }

@@ -20,6 +20,7 @@ mod lent;
 mod memfd;
 mod opaque;
 
+pub use free::Free;
 pub use heap::Heap;
 pub use hugepage::{Got, Hugepage};
 pub use lent::LentPages;

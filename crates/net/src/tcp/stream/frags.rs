@@ -9,6 +9,7 @@ use crate::view::View;
 use onecopy_chain::notify::Segment;
 use onecopy_chain::{Chain, Kind};
 use onecopy_inet::tcp::{Error as Cause, Received};
+use onecopy_pool::provider::CopyError;
 use onecopy_socket::{Error, Op, RecvFlags, Result};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -29,14 +30,36 @@ enum Got {
     Device(Segment<Chain>, Vec<Frag>),
 }
 
+/// Waits, without the stack's lock, until what was placed is there: the program, or the device, looks at it next.
+fn settle(placed: &Chain) -> Result<()> {
+    let mut last = None;
+    for page in placed.fragments().map(|fragment| fragment.page()) {
+        if last.replace(page.pool_id()) != Some(page.pool_id()) {
+            page.settle().map_err(|error| {
+                let errno = match error {
+                    CopyError::Io(errno) => errno,
+                    _ => Errno::IO,
+                };
+                Error::new(Op::Recv, errno).because(
+                    "the device has lost what was placed in its memory; close the connection and open the device again",
+                )
+            })?;
+        }
+    }
+    Ok(())
+}
+
 impl Stream {
     /// Receives up to `n` bytes by reference, and waits where there is nothing: bytes in the host's memory as a view, or fragments of a
     /// device's memory with a token each, whichever comes first; never both in one call, which returns short instead. None at all is the
     /// end (MSG_SOCK_DEVMEM; Documentation/networking/devmem.rst).
     ///
+    /// What is told of lies in the device's memory when this returns. It waits for the device's copies where they are not done yet.
+    ///
     /// # Errors
     ///
-    /// As [`Stream::recv`].
+    /// As [`Stream::recv`]; what the device says (EIO, mostly) where it has lost what was placed in its memory: these bytes are gone, and each
+    /// further receive from that memory says so, too.
     pub fn recv_frags(&self, n: usize) -> Result<Frags> {
         self.recv_frags_with_flags(n, usize::MAX, RecvFlags::empty())
     }
@@ -121,6 +144,9 @@ impl Stream {
             }
         };
         let landed = usize::from(copies);
+        if let Got::Device(data, _) = &got {
+            settle(data.payload())?;
+        }
         Ok(match got {
             Got::End => Frags::of_none(0),
             Got::Thrown(len) => {

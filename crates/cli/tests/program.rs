@@ -158,34 +158,35 @@ fn doctor_tells_which_profile_is_in_force() {
 /// A driver of our own making: what is asked of it and what is made of its answers is the same as for the real one.
 #[test]
 fn doctor_asks_the_cuda_driver() {
-    let folder = std::env::temp_dir().join(format!("onecopy-cuda-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
-    let source = "
-        int cuInit(unsigned flags) { return flags == 0 ? INIT : 1; }
-        int cuDriverGetVersion(int *version) { *version = 12080; return 0; }
-        int cuDeviceGetCount(int *count) { *count = 2; return 0; }";
-    let mut found = Vec::new();
-    for init in [0, 100] {
-        std::fs::write(folder.join("cuda.c"), source.replace("INIT", &init.to_string())).unwrap();
-        let built = Command::new("cc")
-            .args(["-shared", "-fPIC", "-o", "libcuda.so.1", "cuda.c"])
-            .current_dir(&folder)
-            .status()
-            .unwrap();
-        assert!(built.success());
+    let doctor = |library: &str, settings: &str| {
         let out = Command::new(env!("CARGO_BIN_EXE_onecopy"))
             .args(["doctor", "--json"])
-            .env("LD_LIBRARY_PATH", &folder)
+            .env("ONECOPY_CUDA_LIBRARY", library)
+            .env("ONECOPY_STAND_IN", settings)
             .output()
             .unwrap();
         let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-        found.push(report["probes"]["cuda"].clone());
+        let features = report["features"].as_array().unwrap();
+        let feature = features.iter().find(|feature| feature["name"] == "device memory").unwrap();
+        (report["probes"]["cuda"].clone(), feature.clone())
+    };
+    let stand_in = onecopy_cuda_stand_in::Control::path();
+    let stand_in = stand_in.to_str().unwrap();
+    let (probe, feature) = doctor(stand_in, "devices=2");
+    assert_eq!(probe["works"], true);
+    assert_eq!(probe["detail"], "driver for CUDA 12.8, 2 devices");
+    assert!(feature["uses"].as_str().unwrap().contains("not tried on real hardware"), "{feature}");
+    for (library, settings, why) in [
+        (stand_in, "devices=0", "no CUDA device"),
+        (stand_in, "version=10020", "supports CUDA 10.2; install one for 11.0 or newer"),
+        (stand_in, "fail.cuInit=0:1:803", "differ in version"),
+        ("/nowhere/libcuda.so.1", "", "install NVIDIA's driver"),
+    ] {
+        let (probe, feature) = doctor(library, settings);
+        assert_eq!(probe["works"], false);
+        assert!(probe["detail"].as_str().unwrap().contains(why), "{probe}");
+        assert!(feature["best"] == false && feature["why"].as_str().unwrap().contains(why), "{feature}");
     }
-    std::fs::remove_dir_all(&folder).unwrap();
-    assert_eq!(found[0]["works"], true);
-    assert_eq!(found[0]["detail"], "driver for CUDA 12.8, 2 devices");
-    assert_eq!(found[1]["works"], false);
-    assert!(found[1]["detail"].as_str().unwrap().contains("no CUDA device"), "{}", found[1]);
 }
 
 fn first_allowed_cpu() -> String {

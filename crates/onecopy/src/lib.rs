@@ -151,6 +151,12 @@ pub mod devmem {
     pub use onecopy_net::devmem::*;
 }
 
+/// A CUDA device's memory: what [`DeviceMemory::new`](crate::advanced::pool::DeviceMemory::new) takes, and so [`Stack::bind_rx`].
+#[cfg(feature = "cuda")]
+pub mod cuda {
+    pub use onecopy_cuda::*;
+}
+
 /// UDP on a [`Stack`].
 pub mod udp {
     pub use onecopy_net::udp::*;

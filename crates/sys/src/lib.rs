@@ -10,7 +10,6 @@
 //! | [`fork`] | being told of forks, and forking |
 //! | [`futex`] | wait and wake on a word that processes share |
 //! | [`life`] | who of the processes that share something still lives |
-//! | `cuda` | whether a CUDA driver is there and works, opened at run time |
 //! | [`netns`] | network namespaces of this process' own |
 //! | [`load`] | how many tasks want a CPU right now |
 //! | [`scm`] | descriptors and credentials as control messages, and who the peer is |
@@ -19,8 +18,6 @@
 //! | [`tun`] | network interfaces whose other side is a descriptor |
 //! | [`unix_diag`] | what the kernel says of unix sockets: names, peers, users, queues |
 
-#[cfg(feature = "cuda")]
-pub mod cuda;
 pub mod eventfd;
 pub mod fork;
 pub mod frozen;

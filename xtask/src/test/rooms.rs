@@ -114,7 +114,7 @@ fn unsafe_files(table: &str) -> Vec<(String, bool)> {
     let (mut room, mut files) = (String::new(), Vec::new());
     for row in rows(table, "## Where it stands").iter().filter(|row| row.len() == 3) {
         if let Some(name) = names(row[0]).next() {
-            room = if ["bench", "packetdrill", "python"].contains(&name) {
+            room = if ["bench", "packetdrill", "python", "testing/cuda"].contains(&name) {
                 name.into()
             } else {
                 format!("crates/{name}")

@@ -45,6 +45,7 @@ pub fn all(machine: &Machine, copy: &Copy, probes: &Probes) -> Vec<Feature> {
         datagrams(probes),
         references(probes),
         tcp(probes),
+        device_memory(probes),
         pools(machine),
         stores(copy),
         choice(copy),
@@ -174,6 +175,22 @@ fn tcp(probes: &Probes) -> Feature {
             PRIVILEGE,
         ),
     }
+}
+
+/// What payload can be received into beside the host's memory.
+fn device_memory(probes: &Probes) -> Feature {
+    const NAME: &str = "device memory";
+    if probes.cuda.works {
+        // No machine of ours had one.
+        let uses = "a CUDA device's, through pinned pages; not tried on real hardware yet: `cargo xtask gpu-check` does that";
+        return Feature::best(NAME, uses);
+    }
+    Feature::lesser(
+        NAME,
+        "a stand-in (opaque): memory that no CPU reads, for programs to be tried with",
+        format!("CUDA cannot be used: {}", probes.cuda.detail),
+        "a machine with a GPU and its driver; the rest of onecopy needs none",
+    )
 }
 
 fn references(probes: &Probes) -> Feature {

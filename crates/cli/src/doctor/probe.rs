@@ -234,16 +234,16 @@ fn xdp(machine: &Machine) -> Probe {
 }
 
 fn cuda() -> Probe {
-    match onecopy_sys::cuda::driver() {
+    match onecopy::cuda::Driver::open() {
         Ok(driver) => {
-            let (major, minor) = driver.version;
-            let plural = if driver.devices == 1 { "" } else { "s" };
-            Probe::works(format!("driver for CUDA {major}.{minor}, {} device{plural}", driver.devices))
+            let ((major, minor), devices) = (driver.version(), driver.devices());
+            let plural = if devices == 1 { "" } else { "s" };
+            Probe::works(format!("driver for CUDA {major}.{minor}, {devices} device{plural}"))
         }
         // A kernel module without the library is what a container without the driver mounted into it looks like.
         Err(why) => match fs::read_to_string("/proc/driver/nvidia/version") {
             Ok(_) => Probe::fails(format!("the kernel module is loaded, but {why}")),
-            Err(_) => Probe::fails(why),
+            Err(_) => Probe::fails(why.to_string()),
         },
     }
 }

@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 mod api;
 mod conformance;
 mod fuzz;
+mod gpu_check;
 mod man;
 mod packetdrill;
 mod shell;
@@ -35,6 +36,8 @@ enum Chore {
     Conformance,
     /// A hostile peer for a long time, from a seed.
     Fuzz(fuzz::Args),
+    /// Every path to a CUDA device, checked against sums: on one, or on a stand-in for its driver.
+    GpuCheck(gpu_check::Args),
     /// Many connections for a long time, with random kills: then nothing may be left.
     Soak(soak::Args),
     /// TCP of our own through loss, reordering, duplication and damage, a million times.
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Chore::Test(args) => test::run(&args),
         Chore::Conformance => conformance::run(),
         Chore::Fuzz(args) => fuzz::run(&args),
+        Chore::GpuCheck(args) => gpu_check::run(&args),
         Chore::Soak(args) => soak::run(&args),
         Chore::Trouble(args) => trouble::run(&args),
         Chore::Packetdrill(args) => packetdrill::run(&args),

@@ -26,11 +26,12 @@ impl Word {
     }
 
     /// Sleeps while `expected` is there, at most `limit`. It also returns on a signal, and now and then for no
-    /// reason: the caller looks at the value and at the clock again.
+    /// reason: the caller looks at the value and at the clock again. Returns whether it was a signal; one whose handler lets calls be
+    /// restarted (SA_RESTART) is none where there is no limit, as with accept(2) and recv(2) (signal(7)).
     #[cfg(not(loom))]
-    pub fn wait(&self, expected: u32, limit: Option<Duration>) {
-        // Whatever it returns, the caller looks again.
-        let _ = onecopy_sys::futex::wait(self.value.as_raw(), expected, limit);
+    pub fn wait(&self, expected: u32, limit: Option<Duration>) -> bool {
+        // Whatever else it returns, the caller looks again.
+        onecopy_sys::futex::wait(self.value.as_raw(), expected, limit) == Err(rustix::io::Errno::INTR)
     }
 
     /// Wakes at most `count` sleepers. The value must have been changed before.
@@ -41,11 +42,12 @@ impl Word {
 
     /// As the kernel's, with the lock in the place of the futex's hash bucket.
     #[cfg(loom)]
-    pub fn wait(&self, expected: u32, _limit: Option<Duration>) {
+    pub fn wait(&self, expected: u32, _limit: Option<Duration>) -> bool {
         let mut bucket = self.bucket.0.lock().unwrap();
         while self.value.load(Ordering::Relaxed) == expected {
             bucket = self.bucket.1.wait(bucket).unwrap();
         }
+        false
     }
 
     /// As the kernel's, with the lock in the place of the futex's hash bucket.

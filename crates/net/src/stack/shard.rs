@@ -121,9 +121,9 @@ impl Waiter {
         self.sleepers.fetch_add(1, Relaxed);
     }
 
-    /// Sleeps until there is more than `seen`, at most for `limit`. Without the lock.
-    pub(super) fn sleep(&self, seen: u32, limit: Option<std::time::Duration>) {
-        self.news.wait(seen, limit);
+    /// Sleeps until there is more than `seen`, at most for `limit`. Without the lock. Returns whether a signal has come.
+    pub(super) fn sleep(&self, seen: u32, limit: Option<std::time::Duration>) -> bool {
+        self.news.wait(seen, limit)
     }
 
     /// Under the lock.

@@ -8,6 +8,7 @@ use onecopy_socket::Wait;
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::spin_loop;
 use onecopy_sync::spin::Adaptive;
+use onecopy_sys::signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::sync::{Arc, Weak};
@@ -95,7 +96,7 @@ impl Inner {
             waiter.going_to_sleep();
             shard.followers.push(Arc::clone(waiter));
             drop(shard);
-            waiter.sleep(seen, until(now, limit));
+            let signal = waiter.sleep(seen, until(now, limit));
             shard = self.lock();
             waiter.awake();
             if let Some(at) = shard.followers.iter().position(|one| Arc::ptr_eq(one, waiter)) {
@@ -106,6 +107,11 @@ impl Inner {
                 self.hand_on(&shard);
                 self.finish(&mut shard, now);
                 return Ok(result);
+            }
+            if signal {
+                self.hand_on(&shard);
+                self.finish(&mut shard, now);
+                return Err(Gone::Signal);
             }
         }
     }
@@ -142,6 +148,8 @@ impl Inner {
                 slept = true;
                 match self.sleep(shard, limit) {
                     Ok(guard) => shard = guard,
+                    // poll(2) is never restarted, other calls that wait are, without a limit (signal(7)).
+                    Err(guard) if limit.is_none() && signal::all_restart() => shard = guard,
                     Err(guard) => {
                         shard = guard;
                         break Err(Gone::Signal);

@@ -240,8 +240,49 @@ fn ranges_are_merged_and_keep_the_copied_bit() {
     }
     let mut ranges = Vec::new();
     assert_eq!(queue.reap_ranges(|range| ranges.push(range)), 6);
-    let range = |lo, hi, bytes, copied| Range { lane: 0, lo, hi, bytes, copied, dropped: false };
+    let range =
+        |lo, hi, bytes, copied| Range { lane: 0, lo, hi, bytes, copied, unknown: false, dropped: false };
     assert_eq!(ranges, [range(0, 2, 30, false), range(3, 3, 10, true), range(4, 5, 20, false)]);
+}
+
+#[test]
+fn what_is_not_known_to_be_copied_is_said_and_not_merged() {
+    let (_context, mut lane, mut queue) = lane(15);
+    for (n, fates) in [
+        [Fate::Unknown, Fate::Unknown],
+        [Fate::Unknown, Fate::Sent],
+        [Fate::Unknown, Fate::Copied],
+        [Fate::Sent, Fate::Sent],
+        [Fate::Unknown, Fate::Dropped],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut segment = Segment::new(());
+        lane.send(&mut segment, n as u64, 8, 0).unwrap();
+        let back = segment.split_off(4, |()| ());
+        segment.free(fates[0]);
+        back.free(fates[1]);
+    }
+    let mut ranges = Vec::new();
+    assert_eq!(
+        queue.reap_ranges(|range| ranges.push((
+            range.lo,
+            range.hi,
+            range.copied,
+            range.unknown,
+            range.dropped
+        ))),
+        5
+    );
+    // Of a send one of whose parts was copied it is known.
+    let expected = [
+        (0, 1, false, true, false),
+        (2, 2, true, false, false),
+        (3, 3, false, false, false),
+        (4, 4, false, true, true),
+    ];
+    assert_eq!(ranges, expected);
 }
 
 #[test]
@@ -397,7 +438,7 @@ fn a_page_a_chain_and_a_vector_come_back_to_their_owner_alone() {
     again.free(Fate::Copied);
     let (page, how) = loan.wait();
     assert!(page.is_unique());
-    assert_eq!(how, How { copied: true, dropped: false });
+    assert_eq!(how, How { copied: true, ..How::default() });
     // A chain.
     let mut chain = Chain::new();
     for page in pages.drain(..).chain([page]) {
@@ -545,7 +586,10 @@ fn a_loan_is_a_future() {
     segment.free(Fate::Sent);
     assert_eq!(*count.0.lock().unwrap(), 2, "both were woken by the one that freed the segment");
     for future in [one, two] {
-        assert!(matches!(future.poll(&mut context), Poll::Ready((_, How { copied: false, dropped: false }))));
+        assert!(matches!(
+            future.poll(&mut context),
+            Poll::Ready((_, How { copied: false, unknown: false, dropped: false }))
+        ));
     }
 }
 

@@ -207,11 +207,6 @@ impl<P: Protocol> Socket<P> {
         &self.common.settings
     }
 
-    /// Where the counters lie, for who may outlive the socket.
-    pub fn row(&self) -> Weak<Row> {
-        self.common.weak_row()
-    }
-
     pub fn counters(&self) -> &Counters {
         &self.common.counters
     }

@@ -6,6 +6,7 @@
 //! | [`map`] | shared mappings of such files, and views into them that are never `&[u8]` |
 //! | [`spans`] | pread, readv, writev and sendmsg on such views |
 //! | [`socket`] | how much lies unread in the kernel, and the longest names |
+//! | [`datagram`] | what is said of datagrams of UDP beside their bytes |
 //! | [`eventfd`] | a descriptor that is readable while something waits |
 //! | [`fork`] | being told of forks, and forking |
 //! | [`futex`] | wait and wake on a word that processes share |
@@ -18,6 +19,7 @@
 //! | [`tun`] | network interfaces whose other side is a descriptor |
 //! | [`unix_diag`] | what the kernel says of unix sockets: names, peers, users, queues |
 
+pub mod datagram;
 pub mod eventfd;
 pub mod fork;
 pub mod frozen;

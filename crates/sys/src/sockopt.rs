@@ -124,6 +124,28 @@ pub fn int(fd: BorrowedFd<'_>, level: i32, option: i32) -> io::Result<i32> {
     if r == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Returns how many packets for the socket were dropped for want of room (SO_MEMINFO, SK_MEMINFO_DROPS: include/uapi/linux/sock_diag.h).
+///
+/// # Errors
+///
+/// getsockopt's.
+pub fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    const DROPS: usize = 8;
+    let mut info = [0u32; DROPS + 1];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of `info`, and both live through the call.
+    let r = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if r == 0 { Ok(info[DROPS]) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Writes what the kernel tells of a TCP connection, a `struct tcp_info` (linux/tcp.h), as far as it goes into `info`; returns how many
 /// bytes that are.
 ///

@@ -1,6 +1,7 @@
 //! What has happened.
 
-use onecopy_chain::Fragment;
+use onecopy_chain::notify::Segment;
+use onecopy_chain::{Chain, Fragment};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
@@ -16,6 +17,8 @@ pub enum Event {
         result: Result<usize, Errno>,
         /// An [`Event::Notified`] follows (IORING_CQE_F_MORE).
         more: bool,
+        /// What was to be sent, where the kernel took nothing of it and no notification follows: it is the caller's again, and was not sent.
+        back: Option<Segment<Chain>>,
     },
     /// The second step of a send without a copy: its pages are free (IORING_CQE_F_NOTIF).
     Notified {
@@ -25,6 +28,8 @@ pub enum Event {
         bytes: usize,
         /// What the kernel did with them.
         usage: Usage,
+        /// What was to be sent, where the kernel took nothing of it.
+        back: Option<Segment<Chain>>,
     },
     /// Bytes have arrived, in a page that is the caller's from here on.
     Received {

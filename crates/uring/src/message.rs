@@ -1,6 +1,7 @@
 //! Where a send's bytes lie.
 
 use onecopy_chain::Chain;
+use onecopy_sys::datagram::Control;
 use rustix::net::SocketAddrAny;
 
 /// Parts that one send takes; of more, the first ones.
@@ -13,12 +14,13 @@ pub(crate) struct Message {
     parts: [libc::iovec; MAX_PARTS],
     count: usize,
     to: Option<SocketAddrAny>,
+    control: Option<Control>,
     header: Option<libc::msghdr>,
 }
 
 impl Message {
     /// Of the first parts of `chain`; none where the CPU cannot read one of them (a device's memory).
-    pub fn new(chain: &Chain, to: Option<SocketAddrAny>) -> Option<Message> {
+    pub fn new(chain: &Chain, to: Option<SocketAddrAny>, control: Option<Control>) -> Option<Message> {
         let mut parts = [NO_BYTES; MAX_PARTS];
         let mut count = 0;
         for (part, fragment) in parts.iter_mut().zip(chain.fragments()) {
@@ -26,7 +28,7 @@ impl Message {
             *part = libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
             count += 1;
         }
-        Some(Message { parts, count, to, header: None })
+        Some(Message { parts, count, to, control, header: None })
     }
 
     /// Its msghdr, for as long as the message stays where it is.
@@ -36,6 +38,10 @@ impl Message {
         if let Some(to) = &self.to {
             header.msg_name = to.as_ptr().cast_mut().cast();
             header.msg_namelen = to.addr_len();
+        }
+        if let Some(control) = self.control.as_ref().map(Control::bytes).filter(|bytes| !bytes.is_empty()) {
+            header.msg_control = control.as_ptr().cast_mut().cast();
+            header.msg_controllen = control.len() as _;
         }
         header.msg_iov = self.parts.as_mut_ptr();
         header.msg_iovlen = self.count;

@@ -14,6 +14,7 @@ use io_uring::{IoUring, Probe, cqueue, opcode};
 use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, Fragment};
 use onecopy_pool::{PagePool, Region};
+use onecopy_sys::datagram::Control;
 use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 use std::collections::{HashMap, VecDeque};
@@ -85,8 +86,12 @@ pub struct Send {
     pub more: bool,
     /// Until all of it is taken (MSG_WAITALL): of a stream.
     pub whole: bool,
+    /// Where there is no room now, it says EAGAIN instead of waiting for some (MSG_DONTWAIT).
+    pub dont_wait: bool,
     /// Whom it is for; none for whom the socket is connected to.
     pub to: Option<SocketAddr>,
+    /// What else is said of it, a datagram.
+    pub control: Option<Control>,
 }
 
 /// Sends without a copy of one socket whose notifications have not come.
@@ -184,7 +189,7 @@ impl Ring {
     }
 
     /// Sends `data`, or the first 64 parts of it. An [`Event::Sent`] says how much, and where that had `more`, an [`Event::Notified`]
-    /// when its pages are free. `data` is held until then.
+    /// when its pages are free. `data` is held until then; where the kernel takes nothing of it, the last of the two gives it back.
     ///
     /// # Errors
     ///
@@ -196,16 +201,19 @@ impl Ring {
         data: Segment<Chain>,
         how: Send,
     ) -> Result<(), Errno> {
-        let message = Message::new(data.payload(), how.to.map(SocketAddrAny::from)).ok_or(Errno::FAULT)?;
+        let message =
+            Message::new(data.payload(), how.to.map(SocketAddrAny::from), how.control).ok_or(Errno::FAULT)?;
         let parts = || data.payload().fragments().take(MAX_PARTS);
         let ours = |region: &Region| parts().all(|part| region.offset_of(part.page()).is_some());
         let fixed = self.fixed && how.zero_copy && self.region.as_ref().is_some_and(ours);
-        let mut sending = Box::new(Sending { data, message, zero_copy: how.zero_copy, fixed, taken: 0 });
+        let mut sending =
+            Box::new(Sending { data, message, zero_copy: how.zero_copy, fixed, taken: 0, failed: false });
         // What the box holds stays where it is, however the box itself is moved.
         let header = sending.message.header();
         let mut flags = libc::MSG_NOSIGNAL;
         flags |= if how.more { libc::MSG_MORE } else { 0 };
         flags |= if how.whole { libc::MSG_WAITALL } else { 0 };
+        flags |= if how.dont_wait { libc::MSG_DONTWAIT } else { 0 };
         let raw = Fd(fd.as_raw_fd());
         let entry = if how.zero_copy {
             let stacked = self.stacked.entry(token).or_default();
@@ -343,7 +351,7 @@ impl Ring {
         let outcome = usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result));
         match &mut request.work {
             Work::Send(sending) => {
-                sending.taken = outcome.unwrap_or(0);
+                (sending.taken, sending.failed) = (outcome.unwrap_or(0), outcome.is_err());
                 let (zero_copy, fixed) = (sending.zero_copy, sending.fixed);
                 let mut outcome = outcome;
                 if fixed && result == -libc::EINVAL {
@@ -351,6 +359,7 @@ impl Ring {
                     self.fixed = false;
                     outcome = Err(Errno::AGAIN);
                 }
+                let mut back = None;
                 if zero_copy && more {
                     self.counters.zero_copy += 1;
                     self.counters.registered += u64::from(fixed);
@@ -359,11 +368,12 @@ impl Ring {
                         self.unstack(token);
                     }
                     // What was taken was copied. Of the rest whoever sends it again says what became of it.
-                    if sending.taken > 0 {
-                        sending.data.free(Fate::Copied);
+                    match sending.failed {
+                        true => back = Some(sending.data),
+                        false => sending.data.free(Fate::Copied),
                     }
                 }
-                self.events.push_back(Event::Sent { token, result: outcome, more });
+                self.events.push_back(Event::Sent { token, result: outcome, more, back });
             }
             Work::Receive => self.received(key, token, outcome, flags),
             Work::Accept => {
@@ -391,10 +401,20 @@ impl Ring {
         self.counters.notifications += 1;
         self.counters.copied += u64::from(usage == Usage::Copied);
         self.counters.unknown += u64::from(usage == Usage::Unknown);
-        let fate = if usage == Usage::Referenced { Fate::Sent } else { Fate::Copied };
+        let fate = match usage {
+            Usage::Referenced => Fate::Sent,
+            Usage::Copied => Fate::Copied,
+            Usage::Unknown => Fate::Unknown,
+        };
         let bytes = sending.taken;
-        sending.data.free(fate);
-        self.events.push_back(Event::Notified { token, bytes, usage });
+        let back = match sending.failed {
+            true => Some(sending.data),
+            false => {
+                sending.data.free(fate);
+                None
+            }
+        };
+        self.events.push_back(Event::Notified { token, bytes, usage, back });
     }
 
     /// A send without a copy is over; returns whether the kernel may have stacked it.

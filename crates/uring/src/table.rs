@@ -40,6 +40,8 @@ pub(crate) struct Sending {
     pub fixed: bool,
     /// What the first step took.
     pub taken: usize,
+    /// The first step was an error.
+    pub failed: bool,
 }
 
 struct Place {

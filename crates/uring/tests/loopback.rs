@@ -82,7 +82,8 @@ fn next(ring: &mut Ring) -> Event {
     }
 }
 
-const ZERO_COPY: Send = Send { zero_copy: true, more: false, whole: true, to: None };
+const ZERO_COPY: Send =
+    Send { zero_copy: true, more: false, whole: true, dont_wait: false, to: None, control: None };
 
 #[test]
 fn a_send_without_a_copy_is_over_twice() {
@@ -92,12 +93,12 @@ fn a_send_without_a_copy_is_over_twice() {
     let data = pattern(40_000);
     let segment = noticed(&pool, &mut lane, &data);
     ring.send(&ours, 1, segment, ZERO_COPY).unwrap();
-    let Event::Sent { token: 1, result, more } = next(&mut ring) else { panic!() };
+    let Event::Sent { token: 1, result, more, .. } = next(&mut ring) else { panic!() };
     assert_eq!((result, more), (Ok(data.len()), true));
     let mut got = vec![0; data.len()];
     theirs.read_exact(&mut got).unwrap();
     assert!(got == data);
-    let Event::Notified { token: 1, bytes, usage } = next(&mut ring) else { panic!() };
+    let Event::Notified { token: 1, bytes, usage, .. } = next(&mut ring) else { panic!() };
     // The loopback delivers a copy.
     assert_eq!((bytes, usage), (data.len(), Usage::Copied));
     let told: Vec<Completion> = queue.reap_all();
@@ -123,7 +124,7 @@ fn each_of_many_sends_is_told_once() {
     let mut left = 100;
     while left > 0 {
         match next(&mut ring) {
-            Event::Sent { token, result, more } => {
+            Event::Sent { token, result, more, .. } => {
                 assert_eq!((result, more), (Ok(data.len()), true));
                 first[token as usize] += 1;
             }
@@ -142,10 +143,10 @@ fn each_of_many_sends_is_told_once() {
 fn what_may_have_been_stacked_is_not_believed() {
     let Some(World { mut ring, pool, .. }) = world() else { return };
     let (ours, mut theirs) = pair();
+    let (_context, mut queue, mut lane) = lane();
     for _ in 0..8 {
-        let mut chain = Chain::new();
-        Writer::new(&pool).append(&mut chain, &[1; 500]).unwrap();
-        ring.send(&ours, 1, chain.into(), ZERO_COPY).unwrap();
+        let segment = noticed(&pool, &mut lane, &[1; 500]);
+        ring.send(&ours, 1, segment, ZERO_COPY).unwrap();
     }
     let mut usages = Vec::new();
     while usages.len() < 8 {
@@ -156,6 +157,8 @@ fn what_may_have_been_stacked_is_not_believed() {
         }
     }
     assert!(usages.iter().all(|usage| *usage == Usage::Unknown), "{usages:?}");
+    let told = queue.reap_all();
+    assert!(told.len() == 8 && told.iter().all(|one| one.how.unknown && !one.how.copied), "{told:?}");
     theirs.read_exact(&mut [0; 4000]).unwrap();
     // Alone, it is believed again.
     let mut chain = Chain::new();
@@ -347,5 +350,84 @@ fn a_readable_descriptor_wakes_it() {
         while !ring.wait(LIMIT).unwrap() {}
         wake.drain();
         thread.join().unwrap();
+    }
+}
+
+/// What came back of a send that the kernel took nothing of, and why.
+fn refused(ring: &mut Ring) -> (rustix::io::Errno, Segment<Chain>) {
+    let Event::Sent { result: Err(errno), more, back, .. } = next(ring) else { panic!() };
+    match (more, back) {
+        (false, Some(back)) => (errno, back),
+        (true, None) => {
+            let Event::Notified { bytes: 0, back: Some(back), .. } = next(ring) else { panic!() };
+            (errno, back)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_the_kernel_does_not_take_comes_back_unsent() {
+    let Some(World { mut ring, pool, sent, .. }) = world() else { return };
+    let (context, mut queue) = Context::new();
+    let mut lane = context.lane(LaneConfig::default()).unwrap();
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    udp.connect(udp.local_addr().unwrap()).unwrap();
+    let udp = Arc::new(OwnedFd::from(udp));
+    let (tcp, _theirs) = pair();
+    let filler = vec![0; 1 << 20];
+    while rustix::net::send(&tcp, &filler, rustix::net::SendFlags::DONTWAIT).is_ok() {}
+    for zero_copy in [false, true] {
+        let how = Send { zero_copy, whole: false, dont_wait: true, ..ZERO_COPY };
+        // Longer than a datagram may be.
+        ring.send(&udp, 1, noticed(&pool, &mut lane, &pattern(70_000)), how).unwrap();
+        let (errno, back) = refused(&mut ring);
+        assert_eq!((errno, back.payload().len()), (rustix::io::Errno::MSGSIZE, 70_000));
+        assert!(queue.reap_all().is_empty(), "it is not over");
+        // Sent again, in part, it is told of once, and not as dropped.
+        let mut back = back;
+        let rest = back.divide(1000).unwrap();
+        ring.send(&udp, 1, back, how).unwrap();
+        rest.free(onecopy_chain::notify::Fate::Sent);
+        while queue.reap(|one| assert!(!one.how.dropped, "{one:?}")) == 0 {
+            ring.wait(LIMIT).unwrap();
+        }
+        while ring.event().is_some() {}
+        // There is no room.
+        ring.send(&tcp, 2, noticed(&pool, &mut lane, &pattern(1000)), how).unwrap();
+        let (errno, back) = refused(&mut ring);
+        assert_eq!(errno, rustix::io::Errno::AGAIN);
+        back.free(onecopy_chain::notify::Fate::Sent);
+        assert!(!queue.reap_all()[0].how.dropped);
+    }
+    assert_eq!(out(&sent), 0);
+}
+
+#[test]
+fn datagrams_go_to_whom_they_are_for_and_as_trains() {
+    use onecopy_sys::datagram::{Control, Said};
+    let Some(World { mut ring, pool, .. }) = world() else { return };
+    let bind = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (ours, theirs) = (Arc::new(OwnedFd::from(bind())), bind());
+    theirs.set_read_timeout(LIMIT).unwrap();
+    let data = pattern(2500);
+    let control = Control::new(&Said { segment: Some(1000), ..Said::default() }, false).unwrap();
+    for zero_copy in [false, true] {
+        let mut chain = Chain::new();
+        Writer::new(&pool).append(&mut chain, &data).unwrap();
+        let to = theirs.local_addr().ok();
+        let how = Send { zero_copy, whole: false, to, control: Some(control), ..ZERO_COPY };
+        ring.send(&ours, 1, chain.into(), how).unwrap();
+        let Event::Sent { result, .. } = next(&mut ring) else { panic!() };
+        assert_eq!(result, Ok(2500));
+        let mut buffer = [0; 4000];
+        for part in data.chunks(1000) {
+            let n = theirs.recv(&mut buffer).unwrap();
+            assert!(buffer[..n] == *part);
+        }
+        while !ring.is_idle() {
+            ring.wait(LIMIT).unwrap();
+        }
+        while ring.event().is_some() {}
     }
 }

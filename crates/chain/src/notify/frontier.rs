@@ -6,7 +6,9 @@ use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_after_rmw};
 use std::sync::Arc;
 
 /// References on a send, in the low bits of its word.
-const REFS: u32 = (1 << 30) - 1;
+const REFS: u32 = (1 << 29) - 1;
+/// Whether some of its bytes were copied is not known.
+pub(super) const UNKNOWN: u32 = 1 << 29;
 /// Some of its bytes were copied.
 pub(super) const COPIED: u32 = 1 << 30;
 /// Some of its bytes were never transmitted.
@@ -301,7 +303,11 @@ impl Giving<'_> {
             lane: self.inner.index,
             id,
             bytes: slot.end.load(Ordering::Relaxed).wrapping_sub(self.inner.end_of(id.wrapping_sub(1))),
-            how: How { copied: word & COPIED != 0, dropped: word & DROPPED != 0 },
+            how: How {
+                copied: word & COPIED != 0,
+                unknown: word & (COPIED | UNKNOWN) == UNKNOWN,
+                dropped: word & DROPPED != 0,
+            },
         };
         self.at += 1;
         completion

@@ -7,6 +7,8 @@ pub enum Fate {
     Sent,
     /// They were transmitted, but copied on the way.
     Copied,
+    /// They were transmitted. Whether they were copied on the way is not known: who carried them says so of others, too, falsely.
+    Unknown,
     /// They were freed without having been transmitted.
     Dropped,
 }
@@ -16,6 +18,9 @@ pub enum Fate {
 pub struct How {
     /// Some of its bytes were copied on the way after all (the COPIED bit): without a copy gained nothing there.
     pub copied: bool,
+    /// Whether some of its bytes were copied is not known, and of none it is known: the kernel says COPIED of each notification that it
+    /// stacks behind another one, true or not (io_uring/notif.c: io_notif_tw_complete). Never together with `copied`.
+    pub unknown: bool,
     /// Some of its bytes were freed without having been transmitted: reset, cancelled, closed.
     pub dropped: bool,
 }

@@ -1,7 +1,7 @@
 //! What a segment holds of lanes: which sends it carries bytes of, where these lie in its payload, and the references that keep
 //! the sends from completing.
 
-use super::frontier::{COPIED, DROPPED, Frontier};
+use super::frontier::{COPIED, DROPPED, Frontier, UNKNOWN};
 use super::outcome::Fate;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -105,6 +105,7 @@ impl Drop for Pin {
         match self.fate {
             Fate::Sent => {}
             Fate::Copied => self.lane.mark(self.lo, self.hi, COPIED),
+            Fate::Unknown => self.lane.mark(self.lo, self.hi, UNKNOWN),
             Fate::Dropped => self.lane.mark(self.lo, self.hi, DROPPED),
         }
         self.lane.release(self.lo);

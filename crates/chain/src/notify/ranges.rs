@@ -22,6 +22,8 @@ pub struct Range {
     /// SO_EE_CODE_ZEROCOPY_COPIED. The same for each of them: the kernel forgets it of a range that it merges to another one,
     /// here such two are not merged.
     pub copied: bool,
+    /// Whether each of them was copied is not known ([`How::unknown`](super::How::unknown)).
+    pub unknown: bool,
     /// Bytes of each of them were dropped.
     pub dropped: bool,
 }
@@ -34,6 +36,7 @@ impl Range {
             hi: one.id as u32,
             bytes: u64::from(one.bytes),
             copied: one.how.copied,
+            unknown: one.how.unknown,
             dropped: one.how.dropped,
         }
     }
@@ -47,7 +50,7 @@ impl Range {
     pub fn extend(&mut self, next: &Range) -> bool {
         let fits = next.lane == self.lane
             && next.lo == self.hi.wrapping_add(1)
-            && (next.copied, next.dropped) == (self.copied, self.dropped)
+            && (next.copied, next.unknown, next.dropped) == (self.copied, self.unknown, self.dropped)
             && self.sends() + next.sends() <= MAX_SENDS
             && self.bytes + next.bytes <= MAX_BYTES;
         if fits {

@@ -6,7 +6,8 @@ use super::wait::Waiters;
 use crate::bell::Bell;
 use crate::socket::Common;
 use onecopy_chain::Chain;
-use onecopy_chain::notify::{Fate, SegmentQueue};
+use onecopy_chain::notify::zerocopy::HoldWakers;
+use onecopy_chain::notify::{Fate, Segment, SegmentQueue};
 use onecopy_inet::tcp::{Readiness, State};
 use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_uring::{End, Event, Key, Ring, Send, Usage};
@@ -68,6 +69,8 @@ pub(super) struct Inner {
     fin: Fin,
     /// Sends without a copy whose notifications have not come, and their bytes.
     notifications: u32,
+    /// Bytes from which on a send is one without a copy.
+    pub least: u64,
     /// The kernel copies them after all, or does not take them.
     copies: bool,
     pub receive: SegmentQueue,
@@ -99,6 +102,7 @@ impl Connection {
                 more: false,
                 fin: Fin::No,
                 notifications: 0,
+                least: ZeroCopy::LEAST as u64,
                 copies: shared.config.zero_copy == ZeroCopy::Never,
                 receive: SegmentQueue::default(),
                 receiving: None,
@@ -187,6 +191,8 @@ impl Connection {
     /// The last handle is gone. What was sent is still delivered; with something unread, or linger of zero, the peer gets a reset at once
     /// (RFC 2525, section 2.17), as the kernel does.
     pub fn close(&self, reset: bool) {
+        // What it frees may wake others, who may call it.
+        let _held = HoldWakers::new();
         let mut state = self.lock();
         state.closed = true;
         state.ended = true;
@@ -304,6 +310,13 @@ impl Inner {
     }
 }
 
+/// The bytes are in the queue still, which says what becomes of them.
+fn not_taken(back: Option<Segment<Chain>>) {
+    if let Some(back) = back {
+        back.free(Fate::Sent);
+    }
+}
+
 impl Attended for Connection {
     fn token(&self) -> u64 {
         self.token
@@ -315,6 +328,7 @@ impl Attended for Connection {
 
     fn turn(&self, ring: &mut Ring) -> Turn {
         self.wanting.got();
+        let _held = HoldWakers::new();
         let mut state = self.lock();
         if let Phase::Connect(address) = state.phase {
             state.phase = Phase::Connecting;
@@ -333,17 +347,20 @@ impl Attended for Connection {
     }
 
     fn event(&self, event: Event) {
+        let _held = HoldWakers::new();
         let mut state = self.lock();
         let counters = self.common.counters();
         match event {
             Event::Connected { result: Ok(()), .. } if !state.aborted => state.phase = Phase::Open,
             Event::Connected { result, .. } => state.fail(result.err().unwrap_or(Errno::CANCELED)),
-            Event::Sent { result, more, .. } => {
+            Event::Sent { result, more, back, .. } => {
+                not_taken(back);
                 state.sending = false;
                 state.notifications += u32::from(more);
                 self.sent(&mut state, result, more);
             }
-            Event::Notified { bytes, usage, .. } => {
+            Event::Notified { bytes, usage, back, .. } => {
+                not_taken(back);
                 state.notifications -= 1;
                 if usage != Usage::Referenced {
                     counters.kernel_copied.add(bytes);
@@ -377,6 +394,7 @@ impl Attended for Connection {
     }
 
     fn abort(&self) {
+        let _held = HoldWakers::new();
         let mut state = self.lock();
         state.fail(Errno::CONNABORTED);
         self.give_up(&mut state);
@@ -412,12 +430,12 @@ impl Connection {
         let Ok(data) = state.send.range(0, len as usize) else { return };
         let zero_copy = match self.shared.config.zero_copy {
             ZeroCopy::Always => !state.copies,
-            ZeroCopy::Auto => !state.copies && len as usize >= ZeroCopy::LEAST,
+            ZeroCopy::Auto => !state.copies && len >= state.least,
             ZeroCopy::Never => false,
         };
         let more = state.more || state.send.len() > len;
         // Whole: the kernel waits for room itself. Only then are bytes of two sends never mixed.
-        let how = Send { zero_copy, more, whole: true, to: None };
+        let how = Send { zero_copy, more, whole: true, ..Send::default() };
         match ring.send(&self.fd, self.token, data, how) {
             Ok(()) => state.sending = true,
             // (A device's memory was refused before.)

@@ -1,6 +1,7 @@
 //! The thread that makes all requests, and who wants its attention.
 
 use super::config::Config;
+use onecopy_chain::notify::zerocopy::{Account, Allowance};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{CommonPool, OpenError, PagePool, PoolConfig};
 use onecopy_socket::Wait;
@@ -11,8 +12,8 @@ use onecopy_uring::{Event, Refused, Ring};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -54,7 +55,12 @@ pub(crate) struct Shared {
     wake: Arc<Wake>,
     /// Where what is sent lies.
     pub(super) pool: CommonPool,
+    /// Where datagrams are received that are not copied; made with the first.
+    received: OnceLock<CommonPool>,
     pub(super) config: Config,
+    /// Sends without a copy that are told of.
+    pub(super) account: Account,
+    begun: Instant,
     names: AtomicU64,
     /// Who made it: in a child of a fork there is no thread.
     pid: u32,
@@ -112,6 +118,21 @@ impl Shared {
         }
     }
 
+    /// Pages of 4 KiB for datagrams that are not copied: as many bytes as the ring has to receive into.
+    pub(super) fn received(&self) -> Result<&CommonPool, Errno> {
+        if let Some(pool) = self.received.get() {
+            return Ok(pool);
+        }
+        let limit = self.config.receive_pages.max(1).saturating_mul(8);
+        let pool = PagePool::new(PoolConfig::new().limit(limit), Heap::new()).map_err(|_| Errno::NOBUFS)?;
+        Ok(self.received.get_or_init(|| CommonPool::new(pool)))
+    }
+
+    /// Nanoseconds of a clock of its own.
+    pub(super) fn now(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
     /// Whether this is the process whose thread it is.
     pub(super) fn is_here(&self) -> bool {
         self.pid == std::process::id()
@@ -135,7 +156,12 @@ pub(crate) enum Failed {
 }
 
 impl Kernel {
-    pub fn start(config: Config, wait: Wait, linger: Duration) -> Result<Kernel, Failed> {
+    pub fn start(
+        config: Config,
+        wait: Wait,
+        linger: Duration,
+        zerocopy: Allowance,
+    ) -> Result<Kernel, Failed> {
         let pool = PagePool::new(PoolConfig::new().limit(config.send_pages.max(1)), Heap::new());
         let pool = CommonPool::new(pool.map_err(Failed::Pages)?);
         let wake = Arc::new(Wake(EventFd::new().map_err(Failed::System)?));
@@ -143,7 +169,10 @@ impl Kernel {
             inbox: Mutex::default(),
             wake: Arc::clone(&wake),
             pool: pool.clone(),
+            received: OnceLock::new(),
             config,
+            account: Account::new(zerocopy),
+            begun: Instant::now(),
             names: AtomicU64::new(0),
             pid: std::process::id(),
             counters: Shown::default(),
@@ -179,6 +208,11 @@ impl Kernel {
 
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// What is charged for sends without a copy.
+    pub fn account(&self) -> &Account {
+        &self.shared.account
     }
 
     pub fn wait_mode(&self) -> Wait {

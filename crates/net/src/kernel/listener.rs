@@ -13,7 +13,6 @@ use onecopy_inet::stack::Bound;
 use onecopy_socket::registry::Protocol;
 use onecopy_socket::{Carrier, Error, Op, Result};
 use onecopy_sync::Mutex;
-use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::fmt;
 use std::net::{Shutdown, SocketAddr};
@@ -108,9 +107,8 @@ impl tcp::Listening for Listener {
             let mut state = listening.lock();
             let Some(next) = state.next() else {
                 here(listening.shared(), Op::Accept)?;
-                if !patience.wait(state, listening.waiters(), None) {
-                    return Err(Error::new(Op::Accept, Errno::AGAIN));
-                }
+                let waited = patience.wait(state, listening.waiters(), None);
+                waited.map_err(|errno| Error::new(Op::Accept, errno))?;
                 continue;
             };
             let wants = state.wants_more();

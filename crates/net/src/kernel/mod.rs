@@ -1,8 +1,10 @@
-//! The kernel's own TCP as a transport of the same sockets, through io_uring: for programs without a TAP device or root.
+//! The kernel's own TCP and UDP as a transport of the same sockets, through io_uring: for programs without a TAP device or root.
 //!
 //! One thread makes all requests (`engine`), for two reasons: the kernel stacks notifications of one ring and one task only, and it cancels
 //! what a thread has asked for when that thread ends. Programs' threads never touch the ring. They put bytes into pages that the ring then
-//! sends, and take pages that it received, under the lock of their socket (`connection`), and sleep there.
+//! sends, and take pages that it received, under the lock of their socket (`connection`), and sleep there. Datagrams wait for nothing but room,
+//! so calls that copy them are made by the program's thread itself; what is sent from where it lies goes through the ring (`outbox`), which
+//! owns it until the notification.
 //!
 //! | module | what |
 //! |---|---|
@@ -10,19 +12,24 @@
 //! | `config` | [`Config`]: pages, when not to copy |
 //! | `socket`, `listener` | what programs hold |
 //! | `connection`, `listening` | what the ring does for each |
+//! | `datagrams` | sockets of UDP, as programs hold them |
+//! | `outbox` | their sends from where the bytes lie, which the ring makes |
 //! | `wait` | how calls wait, and what they say when they fail |
 //! | `options` | what is set, by setsockopt(2) |
 
 mod config;
 mod connection;
+mod datagrams;
 mod engine;
 mod listener;
 mod listening;
 mod options;
+mod outbox;
 mod socket;
 mod wait;
 
 pub use config::{Config, ZeroCopy};
+pub(crate) use datagrams::open as udp_open;
 pub(crate) use engine::{Failed, Kernel};
 pub(crate) use listener::listen;
 pub(crate) use socket::connect;

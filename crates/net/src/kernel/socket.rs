@@ -1,5 +1,6 @@
 //! Connections, as programs hold them.
 
+use super::config::ZeroCopy;
 use super::connection::{Connection, Inner, NO_PAGE, Phase};
 use super::engine::{Kernel, Shared};
 use super::options;
@@ -8,7 +9,9 @@ use crate::Stack;
 use crate::bell::Bell;
 use crate::socket::{Common, Way};
 use crate::tcp::{self, Endpoint, Info, Options, Settings};
+use crate::zerocopy::{self, At, Lender, NotSent, Range, Small, Takes};
 use onecopy_chain::notify::Segment;
+use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_chain::{Chain, ChainError, Kind, Writer};
 use onecopy_copy::Hint;
 use onecopy_inet::stack::Bound;
@@ -60,6 +63,8 @@ pub(super) struct Stream {
     ipv6: bool,
     options: Mutex<Settings>,
     bell: OnceLock<Arc<Bell>>,
+    /// Its sends that are told of; made with the first.
+    lender: OnceLock<Lender>,
 }
 
 impl Stream {
@@ -76,7 +81,14 @@ impl Stream {
         connection.common.row().names(Protocol::Tcp, bound.local, bound.remote);
         connection.show(&connection.lock());
         let options = Mutex::new(options);
-        Stream { stack: stack.clone(), connection, ipv6, options, bell: OnceLock::new() }
+        Stream {
+            stack: stack.clone(),
+            connection,
+            ipv6,
+            options,
+            bell: OnceLock::new(),
+            lender: OnceLock::new(),
+        }
     }
 
     /// Has the ring begin with it.
@@ -105,9 +117,7 @@ impl Stream {
             };
             here(connection.shared(), op)?;
             connection.show(&state);
-            if !patience.wait(state, connection.waiters(), most) {
-                return Err(Error::new(op, Errno::AGAIN));
-            }
+            patience.wait(state, connection.waiters(), most).map_err(|errno| Error::new(op, errno))?;
         }
     }
 
@@ -286,9 +296,61 @@ impl tcp::Connection for Stream {
         )
     }
 
+    fn lend(
+        &self,
+        chain: Chain,
+        tell: Tell,
+        flags: SendFlags,
+    ) -> std::result::Result<zerocopy::Taken, NotSent> {
+        let shared = self.connection.shared();
+        let dont_wait = flags.contains(SendFlags::DONTWAIT);
+        // It copies nothing by itself: the ring has the kernel copy what is small.
+        let begin = |lender: &Lender, chain| {
+            let pool = shared.pool.reservoir(1);
+            lender.begin(TAKES, chain, tell, &Writer::new(&pool), shared.now())
+        };
+        zerocopy::lend(self.lender_made(), self.common(), chain, dont_wait, begin, |begun, taken| {
+            if begun.data.payload().is_empty() {
+                return Ok(());
+            }
+            let before = begun.data.payload().len();
+            let sent = tcp::Connection::send_segment(self, &mut begun.data, flags);
+            *taken = before - begun.data.payload().len();
+            if *taken < before {
+                self.fell_short(Way::Write);
+            }
+            sent.map(drop)
+        })
+    }
+
+    fn at(&self) -> At {
+        At::Ring
+    }
+
+    fn lender(&self) -> Option<&Lender> {
+        self.lender.get()
+    }
+
+    fn lender_made(&self) -> Result<&Lender> {
+        made(&self.lender, self.connection.shared())
+    }
+
+    fn wait_notice(&self, limit: Option<Duration>) -> Result<Option<Range>> {
+        here(self.connection.shared(), Op::Wait)?;
+        Ok(self.lender_made()?.wait_notice(limit))
+    }
+
+    fn set_small(&self, small: Option<Small>) -> Result<()> {
+        self.connection.lock().least = match small {
+            Some(Small::Below(bytes)) => bytes.into(),
+            Some(Small::Measured) | None => ZeroCopy::LEAST as u64,
+        };
+        Ok(())
+    }
+
     fn on_stack(&self) -> Result<&tcp::socket::Socket> {
         Err(Error::new(Op::Send, Errno::OPNOTSUPP).because(
-            "the kernel carries its bytes, and does not tell of such sends here yet; send by reference, or build a stack with a link",
+            "the kernel carries its bytes, and has device memory by calls of its own (docs/devmem.md); build a stack with a link",
         ))
     }
 
@@ -405,6 +467,19 @@ impl fmt::Debug for Stream {
     }
 }
 
+/// What the kernel takes: any number of parts, in the host's memory.
+pub(super) const TAKES: Takes = Takes { fragments: usize::MAX, unreadable: false };
+
+/// What a socket has for sends that are told of; nothing is copied for its size in user space, where the kernel would copy it again.
+pub(super) fn made<'a>(lender: &'a OnceLock<Lender>, shared: &Shared) -> Result<&'a Lender> {
+    if let Some(lender) = lender.get() {
+        return Ok(lender);
+    }
+    let fresh = Lender::new(&shared.account)?;
+    fresh.set_small(Some(Small::Below(0)));
+    Ok(lender.get_or_init(|| fresh))
+}
+
 /// Bytes of a page of the pool that is sent from.
 const PAGE: usize = 4096;
 
@@ -452,7 +527,7 @@ fn info(fd: BorrowedFd<'_>) -> Info {
 }
 
 /// The family of `address`.
-fn family(address: SocketAddr) -> AddressFamily {
+pub(super) fn family(address: SocketAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 

@@ -6,6 +6,7 @@ use onecopy_socket::{Error, Op, Result, Wait};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sync::atomic::spin_loop;
 use onecopy_sync::{MutexGuard, Word};
+use onecopy_sys::signal;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
@@ -24,9 +25,11 @@ impl Waiters {
         self.news.load(Acquire)
     }
 
-    pub fn sleep(&self, seen: u32, limit: Option<Duration>) {
-        self.news.wait(seen, limit);
+    /// Returns whether a signal has come.
+    pub fn sleep(&self, seen: u32, limit: Option<Duration>) -> bool {
+        let signal = self.news.wait(seen, limit);
         self.sleepers.fetch_sub(1, Relaxed);
+        signal
     }
 
     /// Under the socket's lock.
@@ -68,11 +71,20 @@ impl Patience {
         Patience { none, until, spin: common.settings().wait() == Wait::Spin }
     }
 
-    /// Waits behind the lock of `guard`, up to `most`. False when its time is over.
-    pub fn wait<T>(&self, guard: MutexGuard<'_, T>, waiters: &Waiters, most: Option<Duration>) -> bool {
+    /// Waits behind the lock of `guard`, up to `most`.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN when its time is over, EINTR for a signal whose handler does not let calls be restarted (signal(7)).
+    pub fn wait<T>(
+        &self,
+        guard: MutexGuard<'_, T>,
+        waiters: &Waiters,
+        most: Option<Duration>,
+    ) -> std::result::Result<(), Errno> {
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         if self.none || left == Some(Duration::ZERO) {
-            return false;
+            return Err(Errno::AGAIN);
         }
         let seen = waiters.going_to_sleep();
         drop(guard);
@@ -83,10 +95,10 @@ impl Patience {
                 spin_loop();
             }
             waiters.awake();
-        } else {
-            waiters.sleep(seen, limit);
+        } else if waiters.sleep(seen, limit) && !(self.until.is_none() && signal::all_restart()) {
+            return Err(Errno::INTR);
         }
-        true
+        Ok(())
     }
 }
 
@@ -114,6 +126,22 @@ pub(super) fn explained(op: Op, errno: Errno) -> Error {
         (_, Errno::CONNABORTED) => "the stack was dropped, or io_uring failed; build another one",
         (_, Errno::OWNERDEAD) => {
             "a fork's child has no thread that makes requests; build a stack of its own there"
+        }
+        (Op::Send, Errno::MSGSIZE) => {
+            "it is longer than the way takes in one packet (ping -M do -s finds out how long that is); send it in parts"
+        }
+        (Op::Send, Errno::DESTADDRREQ) => {
+            "nobody was said whom it is for; connect the socket, or use send_to"
+        }
+        (Op::Send | Op::Connect, Errno::ACCESS) => {
+            "that is everybody's address, or a rule forbids it; allow the former with Socket::set_broadcast"
+        }
+        (_, Errno::AFNOSUPPORT) => {
+            "the address is of another family than the socket's own, or this host has not that family; make a socket for each"
+        }
+        (Op::Connect, Errno::INVAL) => "nobody can have the port 0; give the peer's",
+        (Op::Recv, Errno::NOBUFS) => {
+            "views that are held keep as much memory as they may; drop some, or allow more (kernel::Config::receive_pages)"
         }
         (Op::Send, Errno::NOBUFS) => {
             "the stack has no page left; let other sockets send what they hold first"

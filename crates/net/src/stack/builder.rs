@@ -170,7 +170,7 @@ impl Builder {
         self
     }
 
-    /// Which way the bytes of its sockets may take. [`Transport::Kernel`]: the kernel's own TCP, through io_uring; it needs no link, no address
+    /// Which way the bytes of its sockets may take. [`Transport::Kernel`]: the kernel's own TCP and UDP, through io_uring; it needs no link, no address
     /// and no root, and what was said of those does not count. [`Transport::Auto`]: a stack of the program's own if its link can be had, else the
     /// kernel's. If it is not called: a stack of the program's own, or an error. [`Stack::carrier`] tells which it is.
     #[must_use]
@@ -198,8 +198,11 @@ impl Builder {
     ///
     /// [`BuildError`], which says what to do.
     pub fn build(self) -> Result<Stack, BuildError> {
-        let (config, wait, linger) = (self.kernel, self.wait, self.linger);
-        let kernel = || Kernel::start(config, wait, linger).map(Stack::of_kernel).map_err(BuildError::from);
+        let (config, wait, linger, zerocopy) = (self.kernel, self.wait, self.linger, self.zerocopy);
+        let kernel = || {
+            let started = Kernel::start(config, wait, linger, zerocopy);
+            started.map(Stack::of_kernel).map_err(BuildError::from)
+        };
         match self.transport {
             None => self.build_own(),
             Some(Transport::Kernel) => kernel(),

@@ -97,7 +97,7 @@ impl Stack {
         match &self.engine {
             Engine::Own(owner) => Ok(&owner.inner),
             Engine::Kernel(_) => Err(Error::new(Op::Socket, rustix::io::Errno::OPNOTSUPP).because(
-                "the kernel carries only TCP so far; build a stack with a link for it, or take std's socket",
+                "the kernel carries its bytes, and drives itself; build a stack with a link for it",
             )),
         }
     }
@@ -117,6 +117,13 @@ impl Stack {
         match &self.engine {
             Engine::Own(_) => crate::tcp::socket::connect(self, local, address),
             Engine::Kernel(kernel) => kernel::connect(self, kernel, local, address),
+        }
+    }
+
+    pub(crate) fn udp_open(&self) -> crate::Result<Arc<dyn crate::udp::Endpoint>> {
+        match &self.engine {
+            Engine::Own(_) => crate::udp::open(self),
+            Engine::Kernel(kernel) => Ok(kernel::udp_open(self, kernel)),
         }
     }
 
@@ -183,29 +190,33 @@ impl Stack {
         }
     }
 
-    /// What happened to sends without a copy, of all its sockets: how many were lent, how many copied and why, how many refused and why. (None
-    /// where the kernel carries its bytes.)
+    fn account(&self) -> &Account {
+        match &self.engine {
+            Engine::Own(owner) => &owner.inner.account,
+            Engine::Kernel(kernel) => kernel.account(),
+        }
+    }
+
+    /// What happened to sends without a copy, of all its sockets: how many were lent, how many copied and why, how many refused and why.
+    /// (Where the kernel carries its bytes, how many it copied after all [`Stack::link_counters`] says.)
     pub fn zerocopy_counts(&self) -> Counts {
-        self.own().map(|inner| inner.account.counts()).unwrap_or_default()
+        self.account().counts()
     }
 
     /// Pages of 4 KiB that such sends keep in place, as the kernel would charge them: two more for each than its bytes come to.
     pub fn pinned_pages(&self) -> u64 {
-        let Ok(inner) = self.own() else { return 0 };
-        inner.account.collect();
-        inner.account.pinned_pages()
+        self.account().collect();
+        self.account().pinned_pages()
     }
 
     /// Changes what such sends may keep, and which of them are copied: from here on, [`Builder::zerocopy`] from the beginning.
     pub fn set_zerocopy_allowance(&self, allowance: Allowance) {
-        if let Ok(inner) = self.own() {
-            inner.account.set_allowance(allowance);
-        }
+        self.account().set_allowance(allowance);
     }
 
     /// What such sends may keep.
     pub fn zerocopy_allowance(&self) -> Allowance {
-        self.own().map(|inner| inner.account.allowance()).unwrap_or_default()
+        self.account().allowance()
     }
 
     /// Drives the stack from this thread: receives what is there, does what is due, and if there was neither, waits up to `limit` for

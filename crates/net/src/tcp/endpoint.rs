@@ -6,8 +6,10 @@
 use super::{Info, Settings};
 use crate::Stack;
 use crate::socket::{Common, Way};
+use crate::zerocopy::{At, Lender, NotSent, Range, Small, Taken};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
+use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_copy::Hint;
 use onecopy_inet::stack::Bound;
 use onecopy_pool::Page;
@@ -59,6 +61,18 @@ pub(crate) trait Connection: Endpoint {
     fn send_bytes(&self, bytes: &[u8], flags: SendFlags, hint: Hint, sent: bool) -> Result<usize>;
     /// Sends from the front of `data`, which is not empty, by reference, likewise.
     fn send_segment(&self, data: &mut Segment<Chain>, flags: SendFlags) -> Result<usize>;
+    /// Gives `chain` away to be sent from where it lies, likewise.
+    fn lend(&self, chain: Chain, tell: Tell, flags: SendFlags) -> std::result::Result<Taken, NotSent>;
+    /// Who brings such sends to their end.
+    fn at(&self) -> At;
+    /// What it has for such sends, if it was needed.
+    fn lender(&self) -> Option<&Lender>;
+    /// The same, made if there is none.
+    fn lender_made(&self) -> Result<&Lender>;
+    /// Waits for a notice of such sends, up to `limit`.
+    fn wait_notice(&self, limit: Option<Duration>) -> Result<Option<Range>>;
+    /// Which such sends are copied all the same.
+    fn set_small(&self, small: Option<Small>) -> Result<()>;
     /// The socket, where it is one of a stack of the program's own.
     ///
     /// # Errors

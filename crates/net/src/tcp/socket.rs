@@ -5,7 +5,9 @@ use super::slot::writer;
 use crate::error::of;
 use crate::socket::{Common, Protocol, Way};
 use crate::stack::Shard;
+use crate::zerocopy::{At, Lender, NotSent, Range, Small, Taken};
 use onecopy_chain::notify::Segment;
+use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_chain::{Chain, Kind};
 use onecopy_copy::Hint;
 use onecopy_inet::stack::slab::Id;
@@ -219,6 +221,37 @@ impl Connection for Socket {
         }
     }
 
+    fn lend(&self, chain: Chain, tell: Tell, flags: SendFlags) -> Result<Taken, NotSent> {
+        Socket::lend(self, chain, tell, flags, |shard, id, now, data| {
+            if data.payload().is_empty() {
+                return Ok(0);
+            }
+            // As much as there is room for, until it is all.
+            let n = shard.inet_mut().tcp_send(now, id, data, inet_flags(flags))?;
+            if data.payload().is_empty() { Ok(n) } else { Err(Error::WouldBlock) }
+        })
+    }
+
+    fn at(&self) -> At {
+        Socket::at(self)
+    }
+
+    fn lender(&self) -> Option<&Lender> {
+        Socket::lender(self)
+    }
+
+    fn lender_made(&self) -> onecopy_socket::Result<&Lender> {
+        Socket::lender_made(self)
+    }
+
+    fn wait_notice(&self, limit: Option<Duration>) -> onecopy_socket::Result<Option<Range>> {
+        Socket::wait_notice(self, limit)
+    }
+
+    fn set_small(&self, small: Option<Small>) -> onecopy_socket::Result<()> {
+        Socket::set_small(self, small)
+    }
+
     fn on_stack(&self) -> onecopy_socket::Result<&Socket> {
         Ok(self)
     }
@@ -313,7 +346,7 @@ fn failed(shard: &Shard, id: Id) -> bool {
     shard.inet().tcp_readiness(id).contains(Readiness::ERROR)
 }
 
-pub(super) fn inet_flags(flags: SendFlags) -> inet::SendFlags {
+fn inet_flags(flags: SendFlags) -> inet::SendFlags {
     let mut given = inet::SendFlags::empty();
     given.set(inet::SendFlags::MORE, flags.contains(SendFlags::MORE));
     given.set(inet::SendFlags::END_OF_RECORD, flags.contains(SendFlags::EOR));

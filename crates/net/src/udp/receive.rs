@@ -1,13 +1,8 @@
 //! Datagrams in.
 
 use super::{Meta, Socket};
-use crate::socket::{PIECE, Way};
 use crate::view::View;
-use onecopy_chain::Chain;
-use onecopy_copy::Hint;
-use onecopy_inet::udp::{Error as Cause, Received};
-use onecopy_socket::{Error, Op, RecvFlags, Result};
-use rustix::io::Errno;
+use onecopy_socket::{RecvFlags, Result};
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
 
@@ -73,21 +68,7 @@ impl Socket {
     ///
     /// As [`Socket::recv`].
     pub fn recv_msg(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<Meta> {
-        let dont_wait = flags.contains(RecvFlags::DONTWAIT);
-        if flags.contains(RecvFlags::PEEK) {
-            return self.socket.call(Op::Recv, Way::Read, dont_wait, |shard, id, _| {
-                let inet = shard.inet_mut();
-                if let Some(error) = inet.udp_take_error(id) {
-                    return Err(error);
-                }
-                let received = inet.udp_peek(id).ok_or(Cause::WouldBlock)?;
-                self.copy(received, slices)
-            });
-        }
-        let received = self.take(dont_wait)?;
-        let meta = self.copy(&received, slices).map_err(|_| unreadable())?;
-        self.socket.counters().received.add(meta.len);
-        Ok(meta)
+        self.socket.recv_msg(slices, flags)
     }
 
     /// Receives a datagram, or a train of them whole, where the socket takes such ([`Socket::set_gro`]) and one arrived: of datagrams of
@@ -115,13 +96,11 @@ impl Socket {
     ///
     /// As [`Socket::recv`].
     pub fn recv_borrowed_with_flags(&self, flags: RecvFlags) -> Result<(View, Meta)> {
-        let mut received = self.take(flags.contains(RecvFlags::DONTWAIT))?;
-        let meta = Meta::of(&received, received.data.payload().len());
+        let (data, meta) = self.socket.recv_segment(flags.contains(RecvFlags::DONTWAIT))?;
         let counters = self.socket.counters();
         counters.received.add(meta.len);
         counters.referenced.add(meta.len);
-        let data = std::mem::replace(&mut received.data, Chain::new().into());
-        Ok((View::of(data, self.socket.row()), meta))
+        Ok((View::of(data, self.socket.common().weak_row()), meta))
     }
 
     /// Waits for a datagram, and receives it and those that came with it by one call, one into each of `buffers`, and what is known of it into
@@ -139,55 +118,6 @@ impl Socket {
         if buffers.is_empty() || meta.is_empty() {
             return Ok(0);
         }
-        let counters = self.socket.counters();
-        self.socket.call(Op::Recv, Way::Read, flags.contains(RecvFlags::DONTWAIT), |shard, id, _| {
-            let (mut count, mut bytes) = (0, 0);
-            for (buffer, meta) in buffers.iter_mut().zip(meta.iter_mut()) {
-                let received = match shard.inet_mut().udp_receive(id) {
-                    Err(cause) if count == 0 => return Err(cause),
-                    Err(_) => break,
-                    Ok(received) => received,
-                };
-                match self.copy(&received, std::slice::from_mut(buffer)) {
-                    Err(cause) if count == 0 => return Err(cause),
-                    Err(_) => break,
-                    Ok(copied) => *meta = copied,
-                }
-                (count, bytes) = (count + 1, bytes + meta.len);
-                if bytes >= PIECE {
-                    break;
-                }
-            }
-            counters.received.add(bytes);
-            Ok(count)
-        })
+        self.socket.recv_many(buffers, meta, flags.contains(RecvFlags::DONTWAIT))
     }
-
-    /// Takes the next datagram, or train.
-    fn take(&self, dont_wait: bool) -> Result<Received> {
-        self.socket.call(Op::Recv, Way::Read, dont_wait, |shard, id, _| shard.inet_mut().udp_receive(id))
-    }
-
-    /// Copies what fits of `received` into the slices.
-    fn copy(&self, received: &Received, slices: &mut [IoSliceMut<'_>]) -> std::result::Result<Meta, Cause> {
-        let payload = received.data.payload();
-        let mut done = 0;
-        if !payload.is_empty() {
-            let host = payload.host().map_err(|_| Cause::DeviceMemory)?;
-            for slice in slices {
-                let n = slice.len().min(payload.len() - done);
-                // Within what it has.
-                let copied = host.copy_to(done, &mut slice[..n], Hint::AUTO);
-                copied.map_err(|_| Cause::Invalid)?;
-                done += n;
-            }
-        }
-        self.socket.counters().user_copied_out.add(done);
-        Ok(Meta::of(received, done))
-    }
-}
-
-fn unreadable() -> Error {
-    Error::new(Op::Recv, Errno::FAULT)
-        .because("this CPU cannot read its memory; receive it with recv_borrowed")
 }

@@ -1,13 +1,10 @@
 //! Datagrams out.
 
-use super::{Envelope, MAX_LEN, MAX_SEGMENTS, Message, Socket};
-use crate::socket::{PIECE, Way};
-use crate::stack::Shard;
+#[cfg(doc)]
+use super::MAX_LEN;
+use super::{Envelope, MAX_SEGMENTS, Message, Socket};
+use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
-use onecopy_chain::{Chain, Writer};
-use onecopy_copy::Hint;
-use onecopy_inet::stack::slab::Id;
-use onecopy_inet::udp::Error as Cause;
 use onecopy_socket::{Error, Op, Result, SendFlags};
 use rustix::io::Errno;
 use std::io::IoSlice;
@@ -78,17 +75,8 @@ impl Socket {
     /// As [`Socket::send_with_flags`].
     pub fn send_msg(&self, slices: &[IoSlice<'_>], envelope: &Envelope, flags: SendFlags) -> Result<usize> {
         whole(flags)?;
-        let hint = self.socket.hint(flags);
         let len = || slices.iter().map(|slice| slice.len()).sum();
-        let sent = self.wait_to_send(flags, |shard, id, now| {
-            let copies = shard.kernel_copies();
-            let (inet, pool) = shard.parts();
-            let bytes = slices.iter().map(|slice| &**slice);
-            let n = inet.udp_send_slices(now, id, bytes, &Writer::new(pool).hint(hint), envelope)?;
-            self.socket.copied_in(n, hint, copies);
-            Ok(n)
-        });
-        sent.map_err(|error| explained(error, len))
+        self.socket.send_slices(slices, envelope, flags).map_err(|error| explained(error, len))
     }
 
     /// Sends a chain by reference, as one datagram (or one train): no copy in user space.
@@ -113,13 +101,7 @@ impl Socket {
     ) -> Result<usize> {
         whole(flags)?;
         let len = segment.payload().len();
-        let sent = self.wait_to_send(flags, |shard, id, now| {
-            let copies = shard.copies_of(segment.payload());
-            let n = shard.inet_mut().udp_send(now, id, &mut segment, envelope)?;
-            self.socket.referenced(n, copies);
-            Ok(n)
-        });
-        sent.map_err(|error| explained(error, || len))
+        self.socket.send_segment(&mut segment, envelope, flags).map_err(|error| explained(error, || len))
     }
 
     /// Sends many datagrams by one call (sendmmsg(2)). Those that follow each other and are alike (of one length, but for a last one that may
@@ -131,83 +113,22 @@ impl Socket {
     /// As [`Socket::send_with_flags`], where none was sent.
     pub fn send_many(&self, messages: &[Message<'_>], flags: SendFlags) -> Result<usize> {
         whole(flags)?;
-        let hint = self.socket.hint(flags);
-        let mut done = 0;
-        while done < messages.len() {
-            // The lock is given up in between.
-            let (mut bytes, before) = (0, done);
-            let sent = self.wait_to_send(flags, |shard, id, now| {
-                while done < messages.len() && bytes < PIECE {
-                    let alike = alike(&messages[done..], &limits(shard));
-                    bytes += self.send_alike(shard, id, now, alike, hint)?;
-                    done += alike.len();
-                }
-                Ok(())
-            });
-            match sent {
-                Ok(()) => {}
-                Err(error) if done == 0 => {
-                    let first = || messages[before].bytes.len();
-                    return Err(explained(error, first));
-                }
-                Err(_) => break,
-            }
+        let first = || messages.first().map_or(0, |message| message.bytes.len());
+        match messages {
+            [] => Ok(0),
+            _ => self.socket.send_many(messages, flags).map_err(|error| explained(error, first)),
         }
-        Ok(done)
-    }
-
-    /// Sends messages that are alike.
-    fn send_alike(
-        &self,
-        shard: &mut Shard,
-        id: Id,
-        now: u64,
-        alike: &[Message<'_>],
-        hint: Hint,
-    ) -> std::result::Result<usize, Cause> {
-        let Some(first) = alike.first() else { return Ok(0) };
-        let envelope = match alike.len() {
-            1 => first.envelope,
-            _ => first.envelope.gso(first.bytes.len() as u16),
-        };
-        let copies = shard.kernel_copies();
-        let (inet, pool) = shard.parts();
-        let bytes = alike.iter().map(|message| message.bytes);
-        let n = inet.udp_send_slices(now, id, bytes, &Writer::new(pool).hint(hint), &envelope)?;
-        self.socket.copied_in(n, hint, copies);
-        Ok(n)
-    }
-
-    fn wait_to_send<R>(
-        &self,
-        flags: SendFlags,
-        attempt: impl FnMut(&mut Shard, Id, u64) -> std::result::Result<R, Cause>,
-    ) -> Result<R> {
-        self.socket.call(Op::Send, Way::Write, flags.contains(SendFlags::DONTWAIT), attempt)
     }
 }
 
-/// The longest datagram of a train, and the longest train; none where the link cuts none.
-struct Limits {
-    each: usize,
-    all: usize,
+/// The longest datagram of a train, and the longest train; none where none is cut.
+pub(crate) struct Limits {
+    pub each: usize,
+    pub all: usize,
 }
-
-fn limits(shard: &Shard) -> Limits {
-    let interface = shard.inet().interface();
-    let link = interface.capabilities();
-    let all = if link.udp_segmentation { link.super_segment as usize } else { 0 };
-    Limits {
-        each: (link.mtu as usize).saturating_sub(HEADERS),
-        all: all.saturating_sub(HEADERS).min(MAX_LEN),
-    }
-}
-
-/// Bytes of the longest headers below UDP's payload, IPv6's and UDP's own.
-const HEADERS: usize = 48;
 
 /// The first message, and as many of those behind it as go with it as one train.
-fn alike<'m, 'a>(messages: &'m [Message<'a>], limits: &Limits) -> &'m [Message<'a>] {
+pub(crate) fn alike<'m, 'a>(messages: &'m [Message<'a>], limits: &Limits) -> &'m [Message<'a>] {
     let Some(first) = messages.first() else { return messages };
     let size = first.bytes.len();
     if size == 0 || size > limits.each || first.envelope.gso.is_some() {

@@ -1,86 +1,24 @@
 //! The socket: its addresses, and what is set of it.
 
 use super::Settings;
+use super::endpoint::Endpoint;
 use crate::Stack;
 use crate::error::of;
 use crate::options::socket_options;
-use crate::socket::Protocol;
-use onecopy_inet::stack::Bound;
-use onecopy_inet::stack::slab::Id;
-use onecopy_inet::tcp::Readiness;
 use onecopy_inet::udp::Error as Cause;
-use onecopy_inet::{stack, udp};
-use onecopy_socket::registry::{self, Type};
-use onecopy_socket::{Error, Op, Result, Stats};
-use std::fmt;
+use onecopy_socket::{Error, Op, Path, Result, Stats};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-pub(crate) enum Udp {}
-
-impl Protocol for Udp {
-    type Cause = udp::Error;
-    type Settings = Settings;
-    const TYPE: Type = Type::Datagram;
-    const NAME: registry::Protocol = registry::Protocol::Udp;
-
-    fn open(inet: &mut stack::Stack) -> std::result::Result<Id, Cause> {
-        inet.udp_open()
-    }
-
-    fn close(inet: &mut stack::Stack, _: u64, id: Id) {
-        inet.udp_close(id);
-    }
-
-    fn addresses(inet: &stack::Stack, id: Id) -> Bound {
-        inet.udp_addresses(id)
-    }
-
-    /// An error is gone once it was told, and a descriptor that showed one would show it for ever: so both ways seem ready, and the next call
-    /// says what it is.
-    fn readiness(inet: &stack::Stack, id: Id) -> Readiness {
-        let ready = inet.udp_readiness(id);
-        match ready.contains(Readiness::ERROR) {
-            true => Readiness::READ | Readiness::WRITE,
-            false => ready,
-        }
-    }
-
-    fn take_error(inet: &mut stack::Stack, id: Id) -> Option<Cause> {
-        inet.udp_take_error(id)
-    }
-
-    fn settings(inet: &stack::Stack, id: Id) -> Option<&Settings> {
-        inet.udp_settings(id)
-    }
-
-    fn set(
-        inet: &mut stack::Stack,
-        _: u64,
-        id: Id,
-        change: impl FnOnce(&mut Settings),
-    ) -> std::result::Result<(), Cause> {
-        inet.udp_set(id, change)
-    }
-
-    fn moves(_: &stack::Stack, _: Id) -> (u8, u64, u64) {
-        (0, 0, 0)
-    }
-
-    fn state(inet: &stack::Stack, id: Id) -> impl fmt::Debug {
-        inet.udp_waiting(id)
-    }
-}
-
-/// A socket of UDP on a stack of the program's own. It works as std's `UdpSocket` does, and all methods take `&self`: it may be used from
+/// A socket of UDP on a stack of the program's own, or the kernel's ([`kernel`](crate::kernel)). It works as std's `UdpSocket` does, and all methods take `&self`: it may be used from
 /// several threads. Whoever sends and is not bound yet gets a port.
 ///
 /// Its errors are those of the kernel's sockets. A router's or the peer's complaint about an earlier datagram is told by the next call, once,
 /// and of a connected socket alone.
 #[derive(Debug)]
 pub struct Socket {
-    pub(super) socket: Arc<crate::socket::Socket<Udp>>,
+    pub(super) socket: Arc<dyn Endpoint>,
 }
 
 impl Socket {
@@ -105,9 +43,7 @@ impl Socket {
 
     fn bind_as(stack: &Stack, address: SocketAddr, reuse: bool) -> Result<Socket> {
         let socket = Socket::unbound(stack)?;
-        let bound = socket.socket.with(|shard, id, _| shard.inet_mut().udp_bind(id, address, reuse));
-        bound.map_err(|cause| of(Op::Bind, cause).about("address"))?;
-        socket.socket.named();
+        socket.socket.bind(address, reuse).map_err(|error| error.about("address"))?;
         Ok(socket)
     }
 
@@ -117,7 +53,7 @@ impl Socket {
     ///
     /// ENOBUFS.
     pub fn unbound(stack: &Stack) -> Result<Socket> {
-        Ok(Socket { socket: Arc::new(crate::socket::Socket::open(stack, false)?) })
+        Ok(Socket { socket: stack.udp_open()? })
     }
 
     /// Has it send to `to` where nothing else is said, and get what comes from there alone. It may be called again.
@@ -126,9 +62,7 @@ impl Socket {
     ///
     /// ENETUNREACH, EADDRNOTAVAIL where no port is left, EACCES for everybody's address, EINVAL for the port 0.
     pub fn connect(&self, to: SocketAddr) -> Result<()> {
-        let done = self.socket.with(|shard, id, _| shard.inet_mut().udp_connect(id, to));
-        self.socket.named();
-        done.map_err(|cause| of(Op::Connect, cause).about("address"))
+        self.socket.connect(to).map_err(|error| error.about("address"))
     }
 
     /// Has it be connected no more (connect(2) to AF_UNSPEC).
@@ -137,9 +71,7 @@ impl Socket {
     ///
     /// EBADF.
     pub fn disconnect(&self) -> Result<()> {
-        let done = self.socket.with(|shard, id, _| shard.inet_mut().udp_disconnect(id));
-        self.socket.named();
-        done.map_err(|cause| of(Op::Connect, cause))
+        self.socket.disconnect()
     }
 
     /// Another handle of the same socket, as std's `try_clone` gives. The last one that is dropped closes it.
@@ -185,7 +117,13 @@ impl Socket {
     ///
     /// None: it is a `Result` as std's is.
     pub fn take_error(&self) -> Result<Option<Error>> {
-        Ok(self.socket.take_error().map(|cause| of(Op::Send, cause)))
+        Ok(self.socket.take_error())
+    }
+
+    /// Which way its datagrams take: the stack or the kernel, both ways.
+    pub fn path(&self) -> Path {
+        let carrier = self.socket.carrier();
+        Path { send: carrier, receive: carrier }
     }
 
     /// What it has done so far, each copy counted.
@@ -195,7 +133,7 @@ impl Socket {
 
     /// Datagrams for it that were dropped since its receive buffer was full, or all memory for UDP was taken (SO_RXQ_OVFL).
     pub fn drops(&self) -> u64 {
-        self.socket.with(|shard, id, _| shard.inet().udp_drops(id)).unwrap_or_default()
+        self.socket.drops()
     }
 
     /// Changes options that have no method of their own here, by the names of setsockopt(2).
@@ -278,11 +216,7 @@ impl Socket {
     ///
     /// None: it is a `Result` as socket2's is.
     pub fn recv_buffer_size(&self) -> Result<usize> {
-        Ok(self.socket.with(|shard, id, _| {
-            let inet = shard.inet();
-            let chosen = inet.udp_settings(id).and_then(|settings| settings.receive_buffer);
-            chosen.unwrap_or(inet.udp_config().receive_buffer) as usize
-        }))
+        Ok(self.socket.receive_buffer())
     }
 
     /// The descriptor to wait at, with poll(2), epoll or a runtime. It is made with the first call. It is readable and writable while there is

@@ -2,17 +2,10 @@
 
 use super::send::{explained, whole};
 use super::{Envelope, Socket};
-use crate::stack::Shard;
 use crate::zerocopy::{NotSent, Numbered, Sent, zerocopy_methods};
 use onecopy_chain::Chain;
-use onecopy_chain::notify::Segment;
-use onecopy_inet::stack::slab::Id;
-use onecopy_inet::udp::Error as Cause;
+use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_socket::SendFlags;
-
-fn give(envelope: &Envelope) -> impl FnMut(&mut Shard, Id, u64, &mut Segment<Chain>) -> Result<usize, Cause> {
-    move |shard, id, now, data| shard.inet_mut().udp_send(now, id, data, envelope)
-}
 
 impl Socket {
     /// Gives `chain` away to be sent from where it lies, as one datagram (or one train) that goes as `envelope` says, without a copy in user
@@ -39,7 +32,8 @@ impl Socket {
         if let Err(error) = whole(flags) {
             return Err(NotSent { chain, error });
         }
-        self.socket.send_lent(chain, flags, give(envelope)).map_err(told)
+        let taken = self.socket.lend(chain, Tell::Handle, envelope, flags);
+        taken.map(|taken| taken.sent(self.socket.at())).map_err(told)
     }
 
     /// As [`Socket::send_zerocopy_with_flags`]; a notice tells of it, by the number that this returns (MSG_ZEROCOPY): [`Socket::notice`].
@@ -56,7 +50,8 @@ impl Socket {
         if let Err(error) = whole(flags) {
             return Err(NotSent { chain, error });
         }
-        self.socket.send_numbered(chain, flags, give(envelope)).map_err(told)
+        let taken = self.socket.lend(chain, Tell::Notice, envelope, flags);
+        taken.map(|taken| taken.numbered()).map_err(told)
     }
 }
 

@@ -5,15 +5,16 @@ use onecopy_chain::notify::threshold::Measured;
 use onecopy_chain::notify::zerocopy::{Account, Begun, HoldWakers, Small, Tell};
 use onecopy_chain::notify::{self, Config, Range, Zerocopy};
 use onecopy_chain::{Chain, Writer};
-use onecopy_inet::stack::Stack;
 use onecopy_pool::provider::Heap;
-use onecopy_pool::{PagePool, PoolConfig};
+use onecopy_pool::{PagePool, Pages, PoolConfig};
 use onecopy_socket::{Error, Op, Result};
 use onecopy_sync::Mutex;
 use onecopy_sys::eventfd::EventFd;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 /// Made with the first such send of a socket: it has memory for its slots.
 #[derive(Debug)]
@@ -31,6 +32,24 @@ impl Wake for Ring {
     fn wake(self: Arc<Self>) {
         self.0.ring();
     }
+}
+
+/// Wakes a thread that parks.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// What a link takes of a send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Takes {
+    /// Parts of one packet.
+    pub fragments: usize,
+    /// A device's memory.
+    pub unreadable: bool,
 }
 
 impl Lender {
@@ -56,17 +75,16 @@ impl Lender {
     }
 
     /// Begins a send, under the stack's lock, and says which number it has. Whoever does ends it before another one begins.
-    pub fn begin(
+    pub fn begin<A: Pages + ?Sized>(
         &self,
-        inet: &Stack,
+        takes: Takes,
         chain: Chain,
         tell: Tell,
-        writer: &Writer<'_, PagePool>,
+        writer: &Writer<'_, A>,
         now: u64,
     ) -> Result<(Begun, u64)> {
-        let link = inet.interface().capabilities();
         self.with(|zerocopy| {
-            zerocopy.set_link(link.fragments, link.unreadable);
+            zerocopy.set_link(takes.fragments, takes.unreadable);
             let number = zerocopy.next();
             let begun = zerocopy.begin(chain, tell, writer, now);
             begun.map(|begun| (begun, number)).map_err(|(_, why)| refused(Op::Send, why))
@@ -95,6 +113,22 @@ impl Lender {
         let range = self.with(|zerocopy| zerocopy.poll_notice(context.waker()));
         self.quiet();
         range
+    }
+
+    /// Waits for the next one where another thread brings sends to their end, up to `limit`.
+    pub fn wait_notice(&self, limit: Option<Duration>) -> Option<Range> {
+        let (began, waker) = (Instant::now(), Waker::from(Arc::new(Unpark(thread::current()))));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            if let Poll::Ready(range) = self.poll_notice(&mut context) {
+                return Some(range);
+            }
+            match limit.map(|limit| limit.saturating_sub(began.elapsed())) {
+                None => thread::park(),
+                Some(Duration::ZERO) => return None,
+                Some(left) => thread::park_timeout(left),
+            }
+        }
     }
 
     /// Where there is none left, the descriptor is not readable any more.

@@ -6,7 +6,8 @@
 //! | notices, as MSG_ZEROCOPY's | `send_numbered` | `notice`, `wait_notice`, `poll_notice`, or poll(2) on `notices_fd` |
 //!
 //! [`How`] tells the truth of each: `copied` where the link copied the bytes (a TAP does: one copy by the kernel), or where the send was so
-//! small that a copy cost less ([`Small`]), and `dropped` where the connection ended before all of them were acknowledged.
+//! small that a copy cost less ([`Small`]), and `dropped` where the connection ended before all of them were acknowledged. Where the kernel
+//! carries the bytes ([`kernel`](crate::kernel)), its io_uring says of some that they were copied, true or not: `unknown`.
 //!
 //! What is under way is charged as the kernel charges it, for all sockets of a stack together ([`Allowance`]): beyond, a send fails with
 //! ENOBUFS, and the chain is in the error.
@@ -15,9 +16,10 @@ mod lender;
 mod send;
 mod sent;
 
-pub(crate) use lender::Lender;
+pub(crate) use lender::{Lender, Takes};
 pub use onecopy_chain::notify::zerocopy::{Allowance, Counts, Small};
 pub use onecopy_chain::notify::{How, Range};
+pub(crate) use send::{Taken, lend};
 pub(crate) use sent::At;
 pub use sent::{NotSent, Numbered, Sent};
 
@@ -28,7 +30,7 @@ macro_rules! zerocopy_methods {
             /// The next notice: of numbered sends whose buffers are the caller's again, in their order. Those that follow each other are one
             /// range where all of them were copied, or none (recvmsg(2) with MSG_ERRQUEUE).
             pub fn notice(&self) -> Option<$crate::zerocopy::Range> {
-                self.socket.on_stack().ok()?.lender().and_then($crate::zerocopy::Lender::notice)
+                self.socket.lender().and_then($crate::zerocopy::Lender::notice)
             }
 
             /// Waits for the next notice, at most for `limit`; `None` once that has come. A signal does not end it.
@@ -40,7 +42,7 @@ macro_rules! zerocopy_methods {
                 &self,
                 limit: Option<std::time::Duration>,
             ) -> onecopy_socket::Result<Option<$crate::zerocopy::Range>> {
-                self.socket.on_stack()?.wait_notice(limit)
+                self.socket.wait_notice(limit)
             }
 
             /// As [`Self::notice`], for a task that polls. Only the last task is woken.
@@ -52,7 +54,7 @@ macro_rules! zerocopy_methods {
                 &self,
                 context: &mut std::task::Context<'_>,
             ) -> std::task::Poll<onecopy_socket::Result<$crate::zerocopy::Range>> {
-                let lender = self.socket.on_stack()?.lender_made()?;
+                let lender = self.socket.lender_made()?;
                 lender.poll_notice(context).map(Ok)
             }
 
@@ -65,18 +67,18 @@ macro_rules! zerocopy_methods {
             ///
             /// EMFILE; as [`Self::wait_notice`].
             pub fn notices_fd(&self) -> onecopy_socket::Result<std::os::fd::BorrowedFd<'_>> {
-                self.socket.on_stack()?.lender_made()?.fd()
+                self.socket.lender_made()?.fd()
             }
 
             /// Which sends without a copy are copied all the same, whatever the stack says; `None`: what that says. `Small::Below(0)`
-            /// copies none for its size.
+            /// copies none for its size. (Where the kernel carries the bytes, it is the kernel that copies small ones; `Small::Measured` and `None`
+            /// say what [`ZeroCopy`](crate::kernel::ZeroCopy) says.)
             ///
             /// # Errors
             ///
             /// As [`Self::wait_notice`].
             pub fn set_small(&self, small: Option<$crate::zerocopy::Small>) -> onecopy_socket::Result<()> {
-                self.socket.on_stack()?.lender_made()?.set_small(small);
-                Ok(())
+                self.socket.set_small(small)
             }
         }
     };

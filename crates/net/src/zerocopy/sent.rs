@@ -13,7 +13,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// A send under way: a future of the chain that was sent, and of how it left. It resolves once: when the peer has acknowledged all of it and
-/// the link has let go of each packet with bytes of it; or when the connection has ended, however it did.
+/// the link has let go of each packet with bytes of it; or when the connection has ended, however it did. (Where the kernel carries the
+/// bytes: when its notification has come.)
 ///
 /// Whoever waits by [`Sent::wait`] drives the stack himself. A task does not: then the stack has a thread of its own
 /// ([`Driver::Thread`](crate::Driver::Thread)), or somebody calls [`Stack::drive`](crate::Stack::drive).
@@ -30,12 +31,13 @@ pub struct Sent {
     at: At,
 }
 
-/// Which stack it is under way on.
+/// Who brings it to its end.
 #[derive(Clone)]
-pub(crate) struct At {
-    pub inner: Weak<Inner>,
-    pub id: Id,
-    pub wait: Wait,
+pub(crate) enum At {
+    /// Whoever drives a stack of the program's own: who waits does.
+    Stack { inner: Weak<Inner>, id: Id, wait: Wait },
+    /// The thread of the kernel's ring.
+    Ring,
 }
 
 impl Sent {
@@ -94,16 +96,25 @@ impl Sent {
     }
 
     fn wait_at_most(mut self, limit: Option<Duration>) -> Result<(Chain, How), Sent> {
-        let At { inner, id, wait } = self.at.clone();
-        // Without a stack it is over: all that it held was dropped.
-        let done = match inner.upgrade() {
-            Some(inner) => poll_until(&inner, id, wait, limit, |context| self.look(context)),
-            None => {
-                let how = self.handle.take().map_or(How::default(), notify::Sent::wait);
-                Some(self.back(how))
-            }
+        if let At::Stack { inner, id, wait } = self.at.clone()
+            && let Some(inner) = inner.upgrade()
+        {
+            let done = poll_until(&inner, id, wait, limit, |context| self.look(context));
+            return done.ok_or(self);
+        }
+        // Somebody else brings it to its end; where the stack is gone, it is over, since all that it held was dropped.
+        let how = match (self.handle.take(), limit) {
+            (None, _) => How::default(),
+            (Some(handle), None) => handle.wait(),
+            (Some(handle), Some(limit)) => match handle.wait_for(limit) {
+                Ok(how) => how,
+                Err(handle) => {
+                    self.handle = Some(handle);
+                    return Err(self);
+                }
+            },
         };
-        done.ok_or(self)
+        Ok(self.back(how))
     }
 
     fn look(&mut self, context: &mut Context<'_>) -> Poll<(Chain, How)> {

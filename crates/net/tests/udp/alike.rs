@@ -13,13 +13,21 @@ macro_rules! cases {
         mod kernel {
             $(#[test]
             fn $name() {
-                super::$name::<super::UdpSocket>(&super::sides(true));
+                super::$name::<super::UdpSocket>(&super::sides());
             })+
         }
         mod ours {
             $(#[test]
             fn $name() {
-                super::$name::<super::Socket>(&super::sides(false));
+                super::$name::<super::Socket>(&super::our_sides());
+            })+
+        }
+        mod by_the_kernel {
+            $(#[test]
+            fn $name() {
+                if let Some(sides) = super::carried_sides() {
+                    super::$name::<super::Socket>(&sides);
+                }
             })+
         }
     };

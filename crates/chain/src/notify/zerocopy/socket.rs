@@ -161,7 +161,7 @@ impl Zerocopy {
             }
             // Nothing is in the way of a cut: the copy was cut so, too.
             let _ = original.advance(taken);
-            let how = How { copied: true, dropped: false };
+            let how = How { copied: true, ..How::default() };
             if tell == Tell::Handle {
                 // The buffer is the caller's already.
                 return (Some(Sent(Where::Here(how))), original);

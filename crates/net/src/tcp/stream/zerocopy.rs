@@ -1,25 +1,10 @@
 //! Sends of a stream without a copy, whose buffer comes back.
 
-use super::super::socket::inet_flags;
 use super::Stream;
-use crate::stack::Shard;
 use crate::zerocopy::{NotSent, Numbered, Sent, zerocopy_methods};
 use onecopy_chain::Chain;
-use onecopy_chain::notify::Segment;
-use onecopy_inet::stack::slab::Id;
-use onecopy_inet::tcp::Error as Cause;
+use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_socket::SendFlags;
-
-/// The socket's part of such a send: as much as there is room for, until it is all.
-fn give(flags: SendFlags) -> impl FnMut(&mut Shard, Id, u64, &mut Segment<Chain>) -> Result<usize, Cause> {
-    move |shard, id, now, data| {
-        if data.payload().is_empty() {
-            return Ok(0);
-        }
-        let n = shard.inet_mut().tcp_send(now, id, data, inet_flags(flags))?;
-        if data.payload().is_empty() { Ok(n) } else { Err(Cause::WouldBlock) }
-    }
-}
 
 impl Stream {
     /// Gives `chain` away to be sent from where it lies, without a copy in user space, waiting for room until all of it is taken. It comes
@@ -64,10 +49,8 @@ impl Stream {
     ///
     /// As [`Stream::send_zerocopy`]; EAGAIN where there is no room at all.
     pub fn send_zerocopy_with_flags(&self, chain: Chain, flags: SendFlags) -> Result<Sent, NotSent> {
-        let sent = match self.socket.on_stack() {
-            Ok(socket) => socket.send_lent(chain, flags, give(flags)),
-            Err(error) => Err(NotSent { chain, error }),
-        };
+        let taken = self.socket.lend(chain, Tell::Handle, flags);
+        let sent = taken.map(|taken| taken.sent(self.socket.at()));
         sent.map_err(|not| NotSent { error: self.signalled(not.error, flags), ..not })
     }
 
@@ -77,10 +60,7 @@ impl Stream {
     ///
     /// As [`Stream::send_zerocopy_with_flags`]; ENOBUFS where as many notices wait to be read as may.
     pub fn send_numbered(&self, chain: Chain, flags: SendFlags) -> Result<Numbered, NotSent> {
-        let sent = match self.socket.on_stack() {
-            Ok(socket) => socket.send_numbered(chain, flags, give(flags)),
-            Err(error) => Err(NotSent { chain, error }),
-        };
+        let sent = self.socket.lend(chain, Tell::Notice, flags).map(|taken| taken.numbered());
         sent.map_err(|not| NotSent { error: self.signalled(not.error, flags), ..not })
     }
 }

@@ -1,0 +1,6 @@
+//! Sockets that the kernel carries, through io_uring, over the loopback.
+
+mod datagrams;
+mod streams;
+mod world;
+mod zerocopy;

@@ -11,6 +11,7 @@
 //! | [`fork`] | being told of forks, and forking |
 //! | [`futex`] | wait and wake on a word that processes share |
 //! | [`life`] | who of the processes that share something still lives |
+//! | [`netdev`] | device memory TCP of the kernel's: binding, fragments, tokens |
 //! | [`netns`] | network namespaces of this process' own |
 //! | [`load`] | how many tasks want a CPU right now |
 //! | [`scm`] | descriptors and credentials as control messages, and who the peer is |
@@ -28,6 +29,7 @@ pub mod life;
 pub mod load;
 pub mod map;
 pub mod memfd;
+pub mod netdev;
 pub mod netns;
 pub mod page_cache;
 pub mod scm;

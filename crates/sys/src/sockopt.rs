@@ -106,6 +106,24 @@ pub fn set_int(fd: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::R
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Sets an option whose value is `value`; returns what setsockopt(2) does, which is not 0 for all of them.
+///
+/// # Errors
+///
+/// setsockopt's.
+pub(crate) fn set_bytes(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    value: &[u8],
+) -> rustix::io::Result<u32> {
+    let len = value.len() as libc::socklen_t;
+    // SAFETY: the kernel reads at most `len` bytes, which are those of `value`, and live through the call.
+    let r = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, value.as_ptr().cast(), len) };
+    let errno = || rustix::io::Errno::from_io_error(&io::Error::last_os_error());
+    u32::try_from(r).map_err(|_| errno().unwrap_or(rustix::io::Errno::IO))
+}
+
 /// Returns an option of the levels SOL_SOCKET, IPPROTO_IP or IPPROTO_TCP whose value is one int.
 ///
 /// # Errors

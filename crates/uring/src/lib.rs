@@ -11,6 +11,7 @@
 //! | `table` | requests under way, and what they own |
 //! | `message` | where a send's bytes lie, in the shape of sendmsg(2) |
 //! | `buffers` | pages that wait for what is received (io_uring_register_buf_ring(3)) |
+//! | [`zcrx`] | whether a device's queue receives into memory of ours |
 //! | `event` | [`Event`]: what has happened |
 //! | `refused` | [`Refused`]: why there is no ring, and what to do |
 
@@ -20,6 +21,7 @@ mod message;
 mod refused;
 mod ring;
 mod table;
+pub mod zcrx;
 
 pub use event::{End, Event, Usage};
 pub use refused::Refused;

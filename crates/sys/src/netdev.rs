@@ -1,0 +1,325 @@
+//! Device memory TCP of the kernel's (Documentation/networking/devmem.rst): what is said to the generic netlink family `netdev`, and what
+//! comes with fragments. (Documentation/netlink/specs/netdev.yaml, include/uapi/linux/{netdev,uio}.h.)
+
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::io::{self, Errno};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, sockopt};
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// linux/netlink.h: NLM_F_REQUEST | NLM_F_ACK.
+const REQUEST: u16 = 5;
+const ERROR: u16 = 2;
+/// Of the error's message (NLM_F_ACK_TLVS), where the request is not repeated in it (NLM_F_CAPPED).
+const ACK_TLVS: u16 = 0x200;
+const CAPPED: u16 = 0x100;
+const NLMSGERR_ATTR_MSG: u16 = 1;
+/// NLA_F_NESTED.
+const NESTED: u16 = 1 << 15;
+/// linux/genetlink.h.
+const GENL_ID_CTRL: u16 = 16;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+/// linux/netdev.h.
+const NETDEV_CMD_BIND_RX: u8 = 13;
+const NETDEV_A_DMABUF_IFINDEX: u16 = 1;
+const NETDEV_A_DMABUF_QUEUES: u16 = 2;
+const NETDEV_A_DMABUF_FD: u16 = 3;
+const NETDEV_A_DMABUF_ID: u16 = 4;
+const NETDEV_A_QUEUE_ID: u16 = 1;
+const NETDEV_A_QUEUE_TYPE: u16 = 3;
+/// Lengths of nlmsghdr and genlmsghdr.
+const HEADER: usize = 16;
+const GENERIC: usize = 4;
+/// linux/net/netlink options.
+const SOL_NETLINK: i32 = 270;
+const NETLINK_CAP_ACK: i32 = 10;
+const NETLINK_EXT_ACK: i32 = 11;
+/// The kernel answers at once, or not at all.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// SO_DEVMEM_DONTNEED (include/uapi/asm-generic/socket.h).
+const SO_DEVMEM_DONTNEED: i32 = 80;
+
+/// Why the kernel refused, and what it says beside the errno.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The errno.
+    pub errno: Errno,
+    /// Its own words (NLMSGERR_ATTR_MSG), if it has some.
+    pub says: Option<String>,
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Refusal {
+        Refusal { errno, says: None }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.says {
+            Some(says) => write!(f, "{} ({says})", self.errno),
+            None => self.errno.fmt(f),
+        }
+    }
+}
+
+/// Which way a queue goes (NETDEV_QUEUE_TYPE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Receives.
+    Rx(u32),
+    /// Sends.
+    Tx(u32),
+}
+
+/// Where to ask. What is bound by it is bound as long as it lives.
+#[derive(Debug)]
+pub struct Netdev {
+    fd: OwnedFd,
+    family: u16,
+}
+
+impl Netdev {
+    /// # Errors
+    ///
+    /// ENOENT where the kernel has no family `netdev` (before Linux 6.3); what socket(2) says.
+    pub fn open() -> Result<Netdev, Refusal> {
+        let flags = SocketFlags::CLOEXEC;
+        let kind = SocketType::RAW;
+        let fd = rustix::net::socket_with(AddressFamily::NETLINK, kind, flags, Some(netlink::GENERIC))?;
+        sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(PATIENCE))?;
+        for option in [NETLINK_CAP_ACK, NETLINK_EXT_ACK] {
+            crate::sockopt::set_int(fd.as_fd(), SOL_NETLINK, option, 1).map_err(|_| Errno::NOSYS)?;
+        }
+        let mut netdev = Netdev { fd, family: GENL_ID_CTRL };
+        let mut request = request(GENL_ID_CTRL, CTRL_CMD_GETFAMILY);
+        put(&mut request, CTRL_ATTR_FAMILY_NAME, b"netdev\0");
+        let answer = netdev.ask(request)?;
+        netdev.family = attribute(&answer, CTRL_ATTR_FAMILY_ID).and_then(half).ok_or(Errno::PROTO)?;
+        Ok(netdev)
+    }
+
+    /// Binds the dma-buf `fd` to `queues` of the device with that index (NETDEV_CMD_BIND_RX, Linux 6.12): what they receive from here on lies in
+    /// it. Returns its number, which comes with each fragment. It takes CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says: ENODEV for no device, EOPNOTSUPP where its driver has no queues with memory of others or it has no DMA, EINVAL
+    /// for a queue that does not receive or no queue at all, ERANGE for one that there is not, EEXIST for one that is bound.
+    pub fn bind_rx(&self, index: u32, fd: BorrowedFd<'_>, queues: &[Queue]) -> Result<u32, Refusal> {
+        let answer = self.ask(bind_rx(self.family, index, fd.as_raw_fd(), queues))?;
+        Ok(attribute(&answer, NETDEV_A_DMABUF_ID).and_then(word).ok_or(Errno::PROTO)?)
+    }
+
+    /// Sends `message`, and returns the attributes of the answer.
+    fn ask(&self, mut message: Vec<u8>) -> Result<Vec<u8>, Refusal> {
+        let len = message.len() as u32;
+        message[..4].copy_from_slice(&len.to_ne_bytes());
+        rustix::net::send(&self.fd, &message, SendFlags::empty())?;
+        let (mut answer, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
+        loop {
+            let (got, _) = rustix::net::recv(&self.fd, &mut buffer[..], RecvFlags::empty())?;
+            if read(&buffer[..got], &mut answer)? {
+                return Ok(answer);
+            }
+        }
+    }
+}
+
+/// A message without attributes, its length not set yet.
+fn request(family: u16, command: u8) -> Vec<u8> {
+    let mut message = vec![0; HEADER + GENERIC];
+    message[4..6].copy_from_slice(&family.to_ne_bytes());
+    message[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
+    message[HEADER] = command;
+    message[HEADER + 1] = 1;
+    message
+}
+
+fn bind_rx(family: u16, index: u32, fd: i32, queues: &[Queue]) -> Vec<u8> {
+    let mut message = request(family, NETDEV_CMD_BIND_RX);
+    put(&mut message, NETDEV_A_DMABUF_IFINDEX, &index.to_ne_bytes());
+    put(&mut message, NETDEV_A_DMABUF_FD, &fd.to_ne_bytes());
+    for queue in queues {
+        let (id, kind) = match *queue {
+            Queue::Rx(id) => (id, 0u32),
+            Queue::Tx(id) => (id, 1u32),
+        };
+        let mut nested = Vec::new();
+        put(&mut nested, NETDEV_A_QUEUE_ID, &id.to_ne_bytes());
+        put(&mut nested, NETDEV_A_QUEUE_TYPE, &kind.to_ne_bytes());
+        put(&mut message, NETDEV_A_DMABUF_QUEUES | NESTED, &nested);
+    }
+    message
+}
+
+/// Puts an attribute there (struct nlattr), aligned to four bytes.
+fn put(message: &mut Vec<u8>, kind: u16, data: &[u8]) {
+    message.extend_from_slice(&((data.len() + 4) as u16).to_ne_bytes());
+    message.extend_from_slice(&kind.to_ne_bytes());
+    message.extend_from_slice(data);
+    message.resize(message.len().next_multiple_of(4), 0);
+}
+
+/// Reads one datagram: the attributes of an answer go to `answer`. Whether it was the last.
+fn read(mut bytes: &[u8], answer: &mut Vec<u8>) -> Result<bool, Refusal> {
+    while bytes.len() >= HEADER {
+        let (len, kind, flags) = (word(bytes), half(&bytes[4..]), half(&bytes[6..]));
+        let (Some(len), Some(kind), Some(flags)) = (len, kind, flags) else { break };
+        let body = bytes.get(HEADER..len as usize).ok_or(Errno::PROTO)?;
+        if kind == ERROR {
+            let errno = word(body).ok_or(Errno::PROTO)?.cast_signed();
+            if errno == 0 {
+                return Ok(true);
+            }
+            // Behind the error the request's header, and the request, unless it is left out.
+            let asked = body.get(4..).and_then(word).unwrap_or(0) as usize;
+            let skip = 4 + if flags & CAPPED != 0 { HEADER } else { asked.next_multiple_of(4) };
+            let said = body.get(skip..).filter(|_| flags & ACK_TLVS != 0);
+            let says = said.and_then(|said| attribute(said, NLMSGERR_ATTR_MSG));
+            let says = says.map(|says| String::from_utf8_lossy(says).trim_end_matches('\0').to_owned());
+            return Err(Refusal { errno: Errno::from_raw_os_error(errno.saturating_neg()), says });
+        }
+        answer.extend_from_slice(body.get(GENERIC..).unwrap_or_default());
+        bytes = bytes.get((len as usize).next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(false)
+}
+
+/// The data of the first attribute of that kind.
+fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    loop {
+        let (len, kind) = (half(bytes)? as usize, half(bytes.get(2..)?)?);
+        let data = bytes.get(4..len)?;
+        if kind & !NESTED == wanted {
+            return Some(data);
+        }
+        bytes = bytes.get(len.next_multiple_of(4)..)?;
+    }
+}
+
+fn word(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?))
+}
+
+fn half(bytes: &[u8]) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?))
+}
+
+/// A fragment in a device's memory, as a receive with MSG_SOCK_DEVMEM tells of it (SO_DEVMEM_DMABUF, struct dmabuf_cmsg).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frag {
+    /// Where it lies in the dma-buf.
+    pub offset: u64,
+    /// Bytes in it.
+    pub len: u32,
+    /// By which it is given back.
+    pub token: u32,
+    /// Of the dma-buf, as [`Netdev::bind_rx`] returned it.
+    pub dmabuf: u32,
+    /// None yet.
+    pub flags: u32,
+}
+
+impl Frag {
+    /// Reads one; none where there are fewer bytes than it has.
+    pub fn parse(data: &[u8]) -> Option<Frag> {
+        let offset = u64::from_ne_bytes(data.get(..8)?.try_into().ok()?);
+        let word = |at: usize| data.get(at..).and_then(word);
+        Some(Frag { offset, len: word(8)?, token: word(12)?, dmabuf: word(16)?, flags: word(20)? })
+    }
+}
+
+/// Gives fragments of a TCP socket back: `(first token, count)` each (SO_DEVMEM_DONTNEED, struct dmabuf_token). Returns how many were
+/// given back.
+///
+/// # Errors
+///
+/// EINVAL for more than 128 ranges, EBADF for a socket of another protocol, ENOPROTOOPT where the kernel is built without.
+pub fn dont_need(socket: impl AsFd, ranges: &[(u32, u32)]) -> io::Result<u32> {
+    let mut value = Vec::with_capacity(ranges.len() * 8);
+    for (start, count) in ranges {
+        value.extend_from_slice(&start.to_ne_bytes());
+        value.extend_from_slice(&count.to_ne_bytes());
+    }
+    crate::sockopt::set_bytes(socket.as_fd(), libc::SOL_SOCKET, SO_DEVMEM_DONTNEED, &value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    /// As tools/net/ynl writes {"ifindex": 5, "fd": 9, "queues": [{"id": 2, "type": "rx"}, {"id": 3, "type": "rx"}]} on a machine of this byte
+    /// order, its length, family and sequence left out.
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn a_request_has_the_bytes_of_the_uapi() {
+        let message = bind_rx(0x1c, 5, 9, &[Queue::Rx(2), Queue::Rx(3)]);
+        let expected = [
+            0, 0, 0, 0, 0x1c, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, // nlmsghdr
+            13, 1, 0, 0, // genlmsghdr: NETDEV_CMD_BIND_RX
+            8, 0, 1, 0, 5, 0, 0, 0, // ifindex
+            8, 0, 3, 0, 9, 0, 0, 0, // fd
+            20, 0, 2, 0x80, 8, 0, 1, 0, 2, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0, // a queue
+            20, 0, 2, 0x80, 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0, // another one
+        ];
+        assert_eq!(message, expected);
+        let answer = [8, 0, 4, 0, 7, 0, 0, 0];
+        assert_eq!(attribute(&answer, NETDEV_A_DMABUF_ID).and_then(word), Some(7));
+    }
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn a_fragment_has_the_bytes_of_the_uapi() {
+        let bytes = [0, 16, 0, 0, 1, 0, 0, 0, 0xb4, 5, 0, 0, 3, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0];
+        let frag = Frag { offset: 0x1_0000_1000, len: 1460, token: 3, dmabuf: 7, flags: 0 };
+        assert_eq!(Frag::parse(&bytes), Some(frag));
+        assert!((0..24).all(|len| Frag::parse(&bytes[..len]).is_none()));
+    }
+
+    #[test]
+    fn answers_that_cannot_be_are_refused_and_nothing_beyond_them_is_read() {
+        // An error with words, of which the request is left out.
+        let mut message = vec![0; HEADER];
+        message[4..6].copy_from_slice(&ERROR.to_ne_bytes());
+        message[6..8].copy_from_slice(&(ACK_TLVS | CAPPED).to_ne_bytes());
+        message.extend_from_slice(&(-95i32).to_ne_bytes());
+        message.extend_from_slice(&[0; HEADER]);
+        put(&mut message, NLMSGERR_ATTR_MSG, b"no\0");
+        let len = message.len() as u32;
+        message[..4].copy_from_slice(&len.to_ne_bytes());
+        let refusal = read(&message, &mut Vec::new()).unwrap_err();
+        assert_eq!(refusal, Refusal { errno: Errno::OPNOTSUPP, says: Some("no".into()) });
+        for cut in HEADER..message.len() {
+            let mut short = message[..cut].to_vec();
+            assert_eq!(read(&short, &mut Vec::new()), Err(Errno::PROTO.into()));
+            short[..4].copy_from_slice(&(cut as u32).to_ne_bytes());
+            let _ = read(&short, &mut Vec::new());
+        }
+        for kind in [0, 4, 200] {
+            assert_eq!(attribute(&[kind, 0, 9, 0], 1), None);
+        }
+    }
+
+    #[test]
+    fn tokens_are_for_tcp_alone() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        match dont_need(&stream, &[(1, 1)]) {
+            // Nobody has such a fragment.
+            Ok(freed) => assert_eq!(freed, 0),
+            Err(errno) => {
+                eprintln!("skipped: SO_DEVMEM_DONTNEED: {errno}");
+                return;
+            }
+        }
+        assert_eq!(dont_need(&stream, &[(1, 1); 129]), Err(Errno::INVAL));
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(dont_need(&udp, &[(1, 1)]), Err(Errno::BADF));
+    }
+}

@@ -1,0 +1,71 @@
+//! What receives into memory of a device's, or by one, say on devices that cannot: this machine's kernel is asked, in a namespace of its
+//! own.
+
+use onecopy_sys::netdev::{Netdev, Queue};
+use onecopy_sys::netns::Namespace;
+use onecopy_uring::zcrx::Zcrx;
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+use std::process::Command;
+
+/// Runs `act` with the indexes of the loopback and of a veth; not, with a reason on stderr, where the machine has not what it takes.
+fn with_devices(act: impl FnOnce([u32; 2]) + Send) {
+    let namespace = match Namespace::new() {
+        Err(Errno::PERM) => return eprintln!("skipped: a network namespace needs root (CAP_SYS_ADMIN)"),
+        namespace => namespace.expect("a network namespace"),
+    };
+    let inside = || {
+        let made =
+            Command::new("ip").args(["link", "add", "one", "type", "veth", "peer", "name", "other"]).status();
+        if !made.is_ok_and(|made| made.success()) {
+            return eprintln!("skipped: no ip (iproute2), or no veth");
+        }
+        let index = |name: &str| {
+            let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+            rustix::net::netdevice::name_to_index(&socket, name).unwrap()
+        };
+        act([index("lo"), index("one")]);
+    };
+    namespace.run(inside).unwrap();
+}
+
+#[test]
+fn device_memory_is_refused_by_devices_without() {
+    with_devices(|devices| {
+        let netdev = match Netdev::open() {
+            Ok(netdev) => netdev,
+            Err(refusal) => return eprintln!("skipped: no netdev family: {refusal}"),
+        };
+        // No dma-buf: there is none without a device that has some.
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let bind = |index, queues: &[Queue]| netdev.bind_rx(index, file.as_fd(), queues).unwrap_err();
+        if bind(devices[0], &[Queue::Rx(0)]).errno == Errno::INVAL {
+            // An unknown command, before Linux 6.12.
+            return eprintln!("skipped: this kernel binds no device memory");
+        }
+        for device in devices {
+            let refusal = bind(device, &[Queue::Rx(0)]);
+            assert_eq!(refusal.errno, Errno::OPNOTSUPP, "{refusal}");
+            eprintln!("{refusal}");
+        }
+        // The kernel understood all of it: what is wrong in the request is told apart.
+        assert_eq!(bind(i32::MAX as u32, &[Queue::Rx(0)]).errno, Errno::NODEV);
+        assert_eq!(bind(devices[1], &[]).errno, Errno::INVAL);
+        assert_eq!(bind(0, &[Queue::Rx(0)]).errno, Errno::RANGE);
+    });
+}
+
+#[test]
+fn receives_by_a_device_are_refused_by_those_that_cannot() {
+    with_devices(|devices| {
+        let register = |device, queue| Zcrx::register(device, queue, 16).map(|zcrx| zcrx.id()).unwrap_err();
+        let first = register(devices[0], 0);
+        if [Errno::INVAL, Errno::PERM, Errno::NOSYS].contains(&first) {
+            return eprintln!("skipped: this kernel has no zero copy Rx: {first}");
+        }
+        for device in devices {
+            assert_eq!(register(device, 0), Errno::OPNOTSUPP);
+        }
+        assert_eq!(register(i32::MAX as u32, 0), Errno::NODEV);
+    });
+}

@@ -39,6 +39,8 @@ mod cable;
 mod device;
 mod error;
 mod header;
+#[cfg(test)]
+mod outside;
 mod parse;
 mod receive;
 mod stage;

@@ -151,6 +151,11 @@ pub mod devmem {
     pub use onecopy_net::devmem::*;
 }
 
+/// Files to a device's memory and back, and to pages that are sent from where they lie, by io_uring.
+pub mod storage {
+    pub use onecopy_uring::storage::*;
+}
+
 /// A CUDA device's memory: what [`DeviceMemory::new`](crate::advanced::pool::DeviceMemory::new) takes, and so [`Stack::bind_rx`].
 #[cfg(feature = "cuda")]
 pub mod cuda {

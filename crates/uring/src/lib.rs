@@ -14,12 +14,14 @@
 //! | [`zcrx`] | whether a device's queue receives into memory of ours |
 //! | `event` | [`Event`]: what has happened |
 //! | `refused` | [`Refused`]: why there is no ring, and what to do |
+//! | `storage` | [`storage::Storage`]: files to memory and back, on a ring of their own |
 
 mod buffers;
 mod event;
 mod message;
 mod refused;
 mod ring;
+pub mod storage;
 mod table;
 pub mod zcrx;
 

@@ -186,7 +186,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__nc)
-            opts="-l -U -u -v -d -q -N -w -h --listen --unix --udp --tap --addr --gateway --mtu --kernel-addr --transport --send --recv --sum --json --verbose --no-stdin --quit --no-shutdown --timeout --color --help"
+            opts="-l -U -u -v -d -q -N -w -h --listen --unix --udp --tap --addr --gateway --mtu --kernel-addr --transport --send --recv --sum --json --verbose --no-stdin --quit --no-shutdown --timeout --devmem --memory --queue --queues --validate --generate --chunk --fail-on-linear --discard --pair --check --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -245,6 +245,34 @@ _onecopy() {
                     return 0
                     ;;
                 -w)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --devmem)
+                    COMPREPLY=($(compgen -W "opaque" -- "${cur}"))
+                    return 0
+                    ;;
+                --memory)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --queue)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --queues)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --validate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --generate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --chunk)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -156,6 +156,13 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l send -d 'Send thi
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l recv -d 'Write what is received to this file instead of standard output; standard input is not read then' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s q -l quit -d 'End this long after what is sent has ended, though the peer has not' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s w -l timeout -d 'Give up connecting, or waiting for somebody to connect, after this long' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l devmem -d 'Receive into a device\'s memory (with -l), or send from it, over a stack of our own (--tap, or --pair). The only kind there is so far, opaque, is a stand-in: memory that no process maps, with no GPU behind it' -r -f -a "opaque\t'A memfd that no process maps'"
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l memory -d 'Bytes of that memory; left out, 64M' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l queue -d 'The first receive queue to bind; the connection\'s flow is steered to it' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l queues -d 'How many receive queues to bind. One more is left to all other flows' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l validate -d 'Compare what is received with the pattern 1, 2 ... N-1, newline, and give up after 20 wrong bytes. (`yes $(echo -e \\\\x01\\\\x02\\\\x03\\\\x04\\\\x05\\\\x06)` makes that of 7.) With --generate: what is sent' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l generate -d 'Send so many bytes of the pattern of --validate' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l chunk -d 'Send in ranges of at most so many bytes, of which each send has as many as it takes' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
@@ -167,6 +174,10 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s v -l verbose -d '
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s d -l no-stdin -d 'Do not read standard input'
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l no-shutdown -d 'At the end of what is sent, do not tell the peer before it has ended itself (as OpenBSD\'s nc does without -N)'
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s N -d 'At the end of what is sent, tell the peer: as it is anyway'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l fail-on-linear -d 'Give up when bytes come that were not split from their headers'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l discard -d 'Look at nothing that is received: give the tokens back as they come'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l pair -d 'Be both sides, over a cable in this process: takes no privilege'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l check -d 'Try what has to be refused and what has to work, a line each, over a cable in this process or with the kernel behind --tap'
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l tap -d 'The TAP that the stack is on. It is made where there is none' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l addr -d 'The stack\'s address and its network, such as 10.0.0.2/24' -r

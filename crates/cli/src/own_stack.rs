@@ -39,6 +39,14 @@ impl OwnStack {
         }
     }
 
+    /// The address of the kernel's side of the TAP: the one that was asked for, or the first other one of the stack's network.
+    pub fn kernel_address(&self) -> anyhow::Result<IpAddr> {
+        let kernel = self.network.kernel_address(true)?;
+        kernel
+            .map(|kernel| kernel.address())
+            .ok_or_else(|| Usage("say the kernel's address with --kernel-addr".into()).into())
+    }
+
     /// The stack, if one is asked for.
     ///
     /// # Errors

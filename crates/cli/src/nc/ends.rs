@@ -99,6 +99,12 @@ impl Sink {
         Ok(Sink { file: stdout.into(), name: "standard output".into(), stdout: true })
     }
 
+    /// The file, if it is a regular one, which pwrite(2) takes anywhere.
+    pub fn file(&self) -> Option<&File> {
+        let regular = !self.stdout && self.file.metadata().is_ok_and(|meta| meta.is_file());
+        regular.then_some(&self.file)
+    }
+
     /// Calls `write`, which gives how many bytes it wrote, until `len` are written.
     pub fn write_with(
         &self,

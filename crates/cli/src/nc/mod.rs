@@ -1,6 +1,7 @@
 //! `onecopy nc`: bytes between standard input, standard output or files and a connection, over the kernel, a stack of our own, or a unix
 //! socket of ours.
 
+mod devmem;
 mod ends;
 mod open;
 mod progress;
@@ -38,6 +39,8 @@ Examples:
   onecopy nc --tap onecopy0 --addr 10.0.0.2/24 --kernel-addr 10.0.0.1/24 10.0.0.1:9000
                                                     our own TCP, as root
   onecopy nc --transport kernel-uring 10.0.0.1:9000 the kernel's TCP, our sockets above it
+  onecopy nc --devmem --pair --generate 64M --validate 7
+                                                    from one device's memory to another's
 
 A stack of our own (--tap) is there as long as the program is, and so is the TAP
 if it made it: nothing has to be cleaned up, however it ends.";
@@ -95,6 +98,8 @@ pub struct Args {
     /// Give up connecting, or waiting for somebody to connect, after this long
     #[arg(short = 'w', long, value_name = "TIME", value_parser = units::span)]
     timeout: Option<Duration>,
+    #[command(flatten)]
+    devmem: devmem::Flags,
 }
 
 /// Who carries TCP.
@@ -219,6 +224,9 @@ pub trait Job: Send + Sync {
 
 /// Runs `onecopy nc`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.devmem.is_some() {
+        return devmem::run(args);
+    }
     let plan = Arc::new(Plan::of(args)?);
     let job: Arc<dyn Job> = match plan.args.udp {
         true => Arc::new(udp::Datagrams::new(&plan)),

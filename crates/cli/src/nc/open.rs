@@ -95,7 +95,7 @@ fn until_somebody(listener: impl AsFd, limit: Option<Duration>) -> anyhow::Resul
     }
 }
 
-fn nobody(limit: Option<Duration>) -> anyhow::Error {
+pub fn nobody(limit: Option<Duration>) -> anyhow::Error {
     anyhow::anyhow!(
         "nobody has connected within {:?}; give a longer time with -w, or leave it out",
         limit.unwrap_or_default()
@@ -132,7 +132,7 @@ pub fn of_stack(stack: &Stack, host: &str, port: u16) -> anyhow::Result<SocketAd
 }
 
 /// What our stack says, with this program's flags as the advice where a program's calls are meant.
-fn of_ours(stack: &Stack, error: onecopy::Error, what: &str) -> anyhow::Error {
+pub fn of_ours(stack: &Stack, error: onecopy::Error, what: &str) -> anyhow::Error {
     match error.kind() {
         _ if stack.carrier() == Carrier::Kernel => anyhow::Error::new(error).context(what.to_owned()),
         ErrorKind::NetworkUnreachable => {

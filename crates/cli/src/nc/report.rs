@@ -142,7 +142,7 @@ fn seconds(took: Duration) -> String {
 }
 
 /// Bytes a second, where there is a time to speak of.
-fn rate(bytes: u64, took: Duration) -> String {
+pub(super) fn rate(bytes: u64, took: Duration) -> String {
     match took.as_secs_f64() {
         took if took < 1e-3 => String::new(),
         took => format!(", {}/s", HumanBytes((bytes as f64 / took) as u64)),

@@ -4,6 +4,7 @@
 //! What goes over a TAP takes root and /dev/net/tun, and the programs of others have to be installed: each test says what it lacks.
 
 mod crowd;
+mod devmem;
 mod flags;
 mod harness;
 mod http;

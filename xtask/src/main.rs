@@ -15,6 +15,7 @@ mod fuzz;
 mod gpu_check;
 mod man;
 mod packetdrill;
+mod results;
 mod shell;
 mod soak;
 mod test;
@@ -48,6 +49,8 @@ enum Chore {
     Api(api::Args),
     /// Write the manual pages and shell completions below docs/ from the program's flags.
     Man(man::Args),
+    /// Write the README's tables of results from the records of bench/record.
+    Results(results::Args),
 }
 
 fn main() -> ExitCode {
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Chore::Packetdrill(args) => packetdrill::run(&args),
         Chore::Api(args) => api::chore(&args),
         Chore::Man(args) => man::run(&args),
+        Chore::Results(args) => results::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

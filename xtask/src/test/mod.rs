@@ -69,7 +69,11 @@ const STEPS: &[Step] = &[
     Step { name: "bench", about: "each bench row, for a moment", run: bench::run },
     Step { name: "python", about: "the Python package: its tests and its types", run: python::run },
     Step { name: "examples", about: "each example runs and checks itself", run: examples::run },
-    Step { name: "generated", about: "manual pages and completions match the flags", run: generated::run },
+    Step {
+        name: "generated",
+        about: "manual pages and completions match the flags, and results the records",
+        run: generated::run,
+    },
     Step { name: "api", about: "docs/api.txt matches what the library offers", run: api::run },
     Step { name: "docs", about: "documentation builds without a warning", run: docs::run },
     Step { name: "deny", about: "licences, bans and sources of dependencies", run: deny::run },

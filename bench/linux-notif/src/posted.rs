@@ -55,7 +55,7 @@ impl Posted {
                     // If it fails, something was posted.
                     let _ = self.0.compare_exchange(EMPTY, WAITER, Ordering::Relaxed, Ordering::Relaxed);
                 }
-                WAITER => self.0.wait(WAITER, None),
+                WAITER => drop(self.0.wait(WAITER, None)),
                 _ => return,
             }
         }

@@ -33,7 +33,9 @@ fn payload_lies_in_the_memory_and_no_call_of_this_process_copied_it() {
     // Through the cable to the page it landed in, and from there to the device.
     assert_eq!(stats.kernel_copied, 2 << 20);
     let queue = world.far.queue_stats(1).unwrap();
-    assert_eq!((queue.placed_bytes, queue.unsplit, queue.starved, queue.failed), (1 << 20, 0, 0, 0));
+    // What was sent again, where a machine is busy, came twice.
+    assert!(queue.placed_bytes >= 1 << 20, "{queue:?}");
+    assert_eq!((queue.unsplit, queue.starved, queue.failed), (0, 0, 0));
     assert_eq!(receiver.tokens_held(), 0);
     assert!(world.all_home());
 }

@@ -164,13 +164,15 @@ impl Queue {
             done = put(&mut self.lane, way);
         }
         let event = done.and_then(|()| self.mark(current));
+        // What fails here is done again by copies.
+        let way = if event.is_ok() { way } else { Way::Copies };
+        self.report.batches += 1;
+        self.report.pieces += runs.len() as u64;
+        self.report.bytes[way as usize] += bytes as u64;
+        let pageable = runs.iter().filter(|run| run.pinned.is_none()).map(|run| run.len as u64);
+        self.report.pageable += pageable.sum::<u64>();
         match event {
             Ok(event) => {
-                self.report.batches += 1;
-                self.report.pieces += runs.len() as u64;
-                self.report.bytes[way as usize] += bytes as u64;
-                let pageable = runs.iter().filter(|run| run.pinned.is_none()).map(|run| run.len as u64);
-                self.report.pageable += pageable.sum::<u64>();
                 self.flying.push_back(Batch { pieces, tables, event: Some(event) });
                 Ok(())
             }

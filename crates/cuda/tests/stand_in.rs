@@ -204,6 +204,7 @@ fn what_a_call_refuses_goes_another_way_and_arrives() {
         for after in [0, 1, 3] {
             let mut world = World::new(Some(way));
             let mut model = world.model();
+            let before = world.memory.copied().into;
             world.control.set("seed", 99);
             world.control.fail(symbol, after, 1, 2);
             world.submit(&mut model, 500, true).unwrap();
@@ -211,6 +212,8 @@ fn what_a_call_refuses_goes_another_way_and_arrives() {
             world.check(&model);
             let report = world.cuda.report();
             assert!(report.lost.is_none() && world.all_home(), "{symbol}");
+            let taken = report.bytes.iter().sum::<u64>();
+            assert_eq!(taken, world.memory.copied().into - before, "{symbol}: {report}");
             world.control.fail(symbol, 0, 0, 0);
             if matches!(symbol, "execute" | "cuEventRecord") {
                 assert!(report.redone > 0, "{symbol}: {report}");

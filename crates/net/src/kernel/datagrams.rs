@@ -5,6 +5,7 @@
 
 use super::config::ZeroCopy;
 use super::engine::{Kernel, Shared};
+use super::options;
 use super::outbox::{Answer, MAX_PARTS, Outbox};
 use super::socket::{TAKES, addresses, family, made};
 use super::wait::{explained, here};
@@ -22,9 +23,9 @@ use onecopy_socket::{Carrier, Error, Op, Reader, RecvFlags, Result, SendFlags, W
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sync::atomic::{AtomicU64, spin_loop};
-use onecopy_sys::datagram::{self, Control, Got, Said, UDP_GRO, UDP_SEGMENT};
+use onecopy_sys::datagram::{self, Control, Got, Said};
 use onecopy_sys::signal;
-use onecopy_sys::sockopt::{drops, set_int};
+use onecopy_sys::sockopt::drops;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -100,7 +101,7 @@ impl Datagrams {
         let settings = self.options.lock();
         // What the kernel begins with, as far as it differs from ours.
         let fresh = Settings { dont_fragment: !settings.dont_fragment, ..Settings::default() };
-        apply(fd.as_fd(), ipv6, &fresh, &settings)?;
+        options::apply_udp(fd.as_fd(), ipv6, &fresh, &settings)?;
         Ok(self.fd.get_or_init(|| Made { fd: Arc::new(fd), ipv6 }))
     }
 
@@ -411,7 +412,7 @@ impl Endpoint for Datagrams {
         change(&mut new);
         new.settle().map_err(|_| refused(Errno::INVAL))?;
         match self.fd.get() {
-            Some(made) => apply(made.fd.as_fd(), made.ipv6, &settings, &new).map_err(refused)?,
+            Some(made) => options::apply_udp(made.fd.as_fd(), made.ipv6, &settings, &new).map_err(refused)?,
             None if new.all_errors => return Err(refused(Errno::NOPROTOOPT)),
             None => {}
         }
@@ -555,49 +556,6 @@ impl Endpoint for Datagrams {
         }
         Ok(count)
     }
-}
-
-/// Has `fd` be as `new` says, where that differs from `old`.
-fn apply(fd: BorrowedFd<'_>, ipv6: bool, old: &Settings, new: &Settings) -> std::result::Result<(), Errno> {
-    // include/uapi/linux/in.h and in6.h.
-    const MTU_DISCOVER: [(i32, i32); 2] = [(0, 10), (41, 23)];
-    const UDP: i32 = 17;
-    let set = |level, option, value| set_int(fd, level, option, value).map_err(errno);
-    if new.all_errors {
-        // They come by the error queue, which nobody here reads.
-        return Err(Errno::NOPROTOOPT);
-    }
-    if old.broadcast != new.broadcast {
-        sockopt::set_socket_broadcast(fd, new.broadcast)?;
-    }
-    if old.gro != new.gro {
-        set(UDP, UDP_GRO, new.gro.into())?;
-    }
-    if old.gso != new.gso {
-        set(UDP, UDP_SEGMENT, new.gso.into())?;
-    }
-    if old.service != new.service {
-        match ipv6 {
-            true => sockopt::set_ipv6_tclass(fd, new.service.into())?,
-            false => sockopt::set_ip_tos(fd, new.service)?,
-        }
-    }
-    if old.ttl != new.ttl {
-        match ipv6 {
-            true => sockopt::set_ipv6_unicast_hops(fd, Some(new.ttl))?,
-            false => sockopt::set_ip_ttl(fd, new.ttl.into())?,
-        }
-    }
-    if old.dont_fragment != new.dont_fragment {
-        let (level, option) = MTU_DISCOVER[usize::from(ipv6)];
-        // IP_PMTUDISC_DO, IP_PMTUDISC_DONT.
-        set(level, option, if new.dont_fragment { 2 } else { 0 })?;
-    }
-    // The settings have what the kernel makes of a program's number: twice as much (socket(7)).
-    if let Some(bytes) = new.receive_buffer.filter(|_| old.receive_buffer != new.receive_buffer) {
-        sockopt::set_socket_recv_buffer_size(fd, bytes as usize / 2)?;
-    }
-    Ok(())
 }
 
 impl Drop for Datagrams {

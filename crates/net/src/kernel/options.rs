@@ -1,9 +1,12 @@
 //! What is set of the kernel's sockets: by setsockopt(2), what has changed of the settings.
 
 use onecopy_inet::tcp::Settings;
+use onecopy_inet::udp;
+use onecopy_sys::datagram::{UDP_GRO, UDP_SEGMENT};
+use onecopy_sys::sockopt::set_int;
 use rustix::io::{Errno, Result};
 use rustix::net::sockopt;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Has `fd` be as `new` says, where that differs from `old`.
 pub(super) fn apply(fd: impl AsFd, ipv6: bool, old: &Settings, new: &Settings) -> Result<()> {
@@ -69,4 +72,54 @@ pub(super) fn apply(fd: impl AsFd, ipv6: bool, old: &Settings, new: &Settings) -
     set.ttl = new.ttl;
     set.service = new.service;
     if set == *new { Ok(()) } else { Err(Errno::NOPROTOOPT) }
+}
+
+/// The same, of a socket of UDP.
+pub(super) fn apply_udp(
+    fd: BorrowedFd<'_>,
+    ipv6: bool,
+    old: &udp::Settings,
+    new: &udp::Settings,
+) -> Result<()> {
+    // include/uapi/linux/in.h and in6.h.
+    const MTU_DISCOVER: [(i32, i32); 2] = [(0, 10), (41, 23)];
+    const UDP: i32 = 17;
+    let set = |level, option, value| {
+        set_int(fd, level, option, value).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    };
+    if new.all_errors {
+        // They come by the error queue, which nobody here reads.
+        return Err(Errno::NOPROTOOPT);
+    }
+    if old.broadcast != new.broadcast {
+        sockopt::set_socket_broadcast(fd, new.broadcast)?;
+    }
+    if old.gro != new.gro {
+        set(UDP, UDP_GRO, new.gro.into())?;
+    }
+    if old.gso != new.gso {
+        set(UDP, UDP_SEGMENT, new.gso.into())?;
+    }
+    if old.service != new.service {
+        match ipv6 {
+            true => sockopt::set_ipv6_tclass(fd, new.service.into())?,
+            false => sockopt::set_ip_tos(fd, new.service)?,
+        }
+    }
+    if old.ttl != new.ttl {
+        match ipv6 {
+            true => sockopt::set_ipv6_unicast_hops(fd, Some(new.ttl))?,
+            false => sockopt::set_ip_ttl(fd, new.ttl.into())?,
+        }
+    }
+    if old.dont_fragment != new.dont_fragment {
+        let (level, option) = MTU_DISCOVER[usize::from(ipv6)];
+        // IP_PMTUDISC_DO, IP_PMTUDISC_DONT.
+        set(level, option, if new.dont_fragment { 2 } else { 0 })?;
+    }
+    // The settings have what the kernel makes of a program's number: twice as much (socket(7)).
+    if let Some(bytes) = new.receive_buffer.filter(|_| old.receive_buffer != new.receive_buffer) {
+        sockopt::set_socket_recv_buffer_size(fd, bytes as usize / 2)?;
+    }
+    Ok(())
 }

@@ -82,6 +82,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l hot-set -d 'Wa
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l save-profile -d 'At the end, save what --policy auto has learned about the stores of this machine in the profile of `onecopy tune`, with which programs begin that are started later'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l direct -d 'Also listen on ADDRESS.direct for client sockets that a proxy of the same user lends for one answer'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l stats -d 'Answer GET /.onecopy/stats with the counters (JSON), as SIGUSR1 prints them, to whoever sends it to this socket'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -170,6 +171,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s l -l listen -d 'L
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s u -l udp -d 'Datagrams: each read of standard input is one, of 16 KiB at most'
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l sum -d 'Tell the SHA-256 of what was sent and received at the end, as sha256sum has it. A file is then copied through a buffer instead of being read to where it is sent from'
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l json -d 'Tell at the end what passed as one JSON object on a line of standard error'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l save-profile -d 'With --unix: at the end, save what was learned about the stores of this machine in the profile of `onecopy tune`, with which programs begin that are started later. (Of a file that is sent without --sum, nothing is copied, and nothing learned)'
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s v -l verbose -d 'Tell where it listens, to whom it is connected, and at the end what passed'
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s d -l no-stdin -d 'Do not read standard input'
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l no-shutdown -d 'At the end of what is sent, do not tell the peer before it has ended itself (as OpenBSD\'s nc does without -N)'

@@ -20,6 +20,7 @@ mod failure;
 mod generate;
 mod health;
 mod http;
+mod lessons;
 mod nc;
 mod operate;
 mod own_stack;

@@ -94,7 +94,6 @@ impl Thresholds {
         self.least = self.min_len.iter().flatten().copied().min().unwrap_or(NEVER);
     }
 
-    #[cfg(test)]
     pub(crate) fn get(&self, reader: Reader, class: usize) -> u32 {
         self.min_len[row(reader)][class]
     }

@@ -5,7 +5,7 @@
 //! is not used, and [`crate::status`] says so.
 
 use crate::plan::{self, NEVER, Thresholds};
-use crate::policy::Reader;
+use crate::policy::{Reader, Store};
 #[cfg(feature = "profile")]
 use serde::{Deserialize, Serialize};
 #[cfg(feature = "profile")]
@@ -266,6 +266,68 @@ impl Profile {
 }
 
 impl Profile {
+    /// What this process goes by where nothing was learned, as a profile: the one that was saved, if it is this machine's, else
+    /// what follows from the caches that the CPU reports.
+    pub fn current() -> Profile {
+        if let Ok(Some((profile, _))) = in_force() {
+            return profile;
+        }
+        let names = crate::dispatch::preferred();
+        let mut profile = Profile {
+            version: VERSION,
+            machine: machine(),
+            measured: 0,
+            kernels: Kernels {
+                cached: names.cached.name().to_owned(),
+                long: names.long.name().to_owned(),
+                // (TOML has no larger number.)
+                long_from: (names.long_from as u64).min(i64::MAX as u64),
+                stream: names.stream.name().to_owned(),
+            },
+            steps: Vec::new(),
+            crossovers: Vec::new(),
+        };
+        let thresholds = Thresholds::formula(crate::dispatch::arch_caches());
+        READERS.iter().for_each(|(reader, _)| profile.set(*reader, &thresholds));
+        profile
+    }
+
+    /// Notes which stores were found to be better for copies of [`LEARN_MIN`](crate::LEARN_MIN) bytes and more into a ring of
+    /// `footprint` bytes that `reader` reads. What streams there streams in larger footprints, too; what does not, does not in smaller
+    /// ones.
+    pub fn learn(&mut self, reader: Reader, footprint: usize, store: Store) {
+        let mut thresholds = self.thresholds();
+        let class = plan::class(footprint);
+        let shortest = u32::try_from(crate::LEARN_MIN).unwrap_or(NEVER);
+        match store {
+            Store::NonTemporal => {
+                for class in class..plan::CLASSES {
+                    thresholds.set(reader, class, thresholds.get(reader, class).min(shortest));
+                }
+            }
+            Store::Cached => (0..=class).for_each(|class| thresholds.set(reader, class, NEVER)),
+        }
+        self.set(reader, &thresholds);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        self.measured = now.map_or(0, |since| since.as_secs());
+    }
+
+    /// Lists what `thresholds` say for that reader, where it changes.
+    fn set(&mut self, reader: Reader, thresholds: &Thresholds) {
+        let name = reader_name(reader);
+        self.crossovers.retain(|row| row.reader != name);
+        let mut before = NEVER;
+        for class in 0..plan::CLASSES {
+            let min = thresholds.get(reader, class);
+            if min != before {
+                let footprint = plan::class_bytes(class) as u64;
+                let min_len = (min != NEVER).then_some(min);
+                self.crossovers.push(Crossover { reader: name.to_owned(), footprint, min_len });
+            }
+            before = min;
+        }
+    }
+
     /// The thresholds of `Auto`: each entry holds from its footprint up to the next one listed for the same reader.
     pub(crate) fn thresholds(&self) -> Thresholds {
         let mut thresholds = Thresholds::never();
@@ -338,6 +400,36 @@ mod tests {
                 Ok(spoilt) => drop(spoilt.thresholds()),
                 Err(error) => prop_assert!(error.to_string().contains("measure again"), "{}", error),
             }
+        }
+    }
+
+    #[test]
+    fn what_was_learned_changes_what_it_is_about() {
+        let empty = Profile { crossovers: Vec::new(), ..Profile::current() };
+        assert_eq!(empty.thresholds(), Thresholds::never());
+        let (mib, shortest) = (1usize << 20, crate::LEARN_MIN as u32);
+        let mut profile = empty.clone();
+        profile.learn(Reader::OtherCore, 8 * mib, Store::NonTemporal);
+        let get =
+            |profile: &Profile, reader, footprint| profile.thresholds().get(reader, plan::class(footprint));
+        assert_eq!(get(&profile, Reader::OtherCore, 8 * mib), shortest);
+        assert_eq!(get(&profile, Reader::OtherCore, 256 * mib), shortest);
+        assert_eq!(get(&profile, Reader::OtherCore, 4 * mib), NEVER);
+        assert_eq!(get(&profile, Reader::NoCpu, 8 * mib), NEVER, "another reader");
+        profile.learn(Reader::OtherCore, 32 * mib, Store::Cached);
+        assert_eq!(get(&profile, Reader::OtherCore, 32 * mib), NEVER);
+        assert_eq!(get(&profile, Reader::OtherCore, 8 * mib), NEVER, "never less in a larger footprint");
+        assert_eq!(get(&profile, Reader::OtherCore, 64 * mib), shortest);
+        // It comes back from its file, what the formula says included.
+        let mut profile = Profile::current();
+        profile.learn(Reader::Unknown, mib, Store::NonTemporal);
+        let text = toml::to_string_pretty(&profile).unwrap();
+        assert_eq!(Profile::parse(&text, Path::new("x")).unwrap(), profile);
+        assert!(profile.measured > 0);
+        // (Who runs this may have tuned the machine.)
+        if matches!(in_force(), Ok(None)) {
+            let formula = Thresholds::formula(crate::dispatch::arch_caches());
+            assert_eq!(Profile::current().thresholds(), formula);
         }
     }
 

@@ -59,6 +59,6 @@ pub use handshake::invitation::is_invitation;
 pub use multiprocess::transfer::NotPassed;
 pub use onecopy_copy::{Block, Blocks};
 pub use onecopy_socket::{
-    Carrier, Error, Op, Path, Policy, Reader, ReceivedFlags, RecvFlags, Result, SendFlags, Stats, Transport,
-    Wait, registry,
+    Carrier, Error, Learned, Op, Path, Policy, Reader, ReceivedFlags, RecvFlags, Result, SendFlags, Stats,
+    Transport, Wait, registry,
 };

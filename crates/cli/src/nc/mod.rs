@@ -14,6 +14,7 @@ mod udp;
 mod wire;
 
 use crate::failure::Usage;
+use crate::lessons::{self, Lessons};
 use crate::own_stack::OwnStack;
 use crate::process::{self, Stop};
 use crate::units;
@@ -80,6 +81,10 @@ pub struct Args {
     /// Tell at the end what passed as one JSON object on a line of standard error
     #[arg(long)]
     json: bool,
+    /// With --unix: at the end, save what was learned about the stores of this machine in the profile of `onecopy tune`, with which
+    /// programs begin that are started later. (Of a file that is sent without --sum, nothing is copied, and nothing learned)
+    #[arg(long, conflicts_with_all = ["udp", "tap"])]
+    save_profile: bool,
     /// Tell where it listens, to whom it is connected, and at the end what passed
     #[arg(short, long)]
     verbose: bool,
@@ -124,6 +129,15 @@ pub struct Plan {
 impl Plan {
     fn of(args: &Args) -> anyhow::Result<Plan> {
         let target = Target::of(&args.address, args.unix.as_deref(), args.listen)?;
+        if args.save_profile {
+            if !matches!(target, Target::Unix(_)) {
+                return Err(Usage(
+                    "--save-profile is about shared memory: add --unix PATH, or leave it out".into(),
+                )
+                .into());
+            }
+            lessons::place()?;
+        }
         if matches!(target, Target::Unix(_)) && (args.udp || args.own.is_some()) {
             let flag = if args.udp { "--udp" } else { "--tap" };
             return Err(Usage(format!("{target} is a unix socket: leave out {flag}")).into());
@@ -248,13 +262,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn tell(plan: &Plan, job: &dyn Job, cut: Option<String>) {
-    if !plan.tells() {
-        return;
+    let Some(report) = job.report(cut) else { return };
+    match (plan.tells(), plan.args.json) {
+        (false, _) => {}
+        (true, true) => tell!("{}", report.json()),
+        (true, false) => tell!("{}", report.text()),
     }
-    if let Some(report) = job.report(cut) {
-        match plan.args.json {
-            true => tell!("{}", report.json()),
-            false => tell!("{}", report.text()),
+    if plan.args.save_profile {
+        let lessons = Lessons::default();
+        report.learned.into_iter().for_each(|lesson| lessons.add(lesson));
+        match lessons.save() {
+            Ok(saved) => tell!("onecopy nc: {saved}"),
+            Err(error) => tell!("onecopy nc: {error:#}"),
         }
     }
 }

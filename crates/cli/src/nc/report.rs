@@ -1,6 +1,7 @@
 //! What is told at the end: bytes, rate, checksum, which way, and how often each byte was copied.
 
 use super::tally::Tally;
+use crate::lessons::Lesson;
 use indicatif::HumanBytes;
 use onecopy::Stats;
 use serde_json::{Value, json};
@@ -23,6 +24,8 @@ pub struct Report {
     pub received: Tally,
     /// What the socket counted.
     pub stats: Option<Stats>,
+    /// What was learned about stores.
+    pub learned: Option<Lesson>,
     /// What ended it before its time.
     pub cut: Option<String>,
 }
@@ -100,6 +103,9 @@ impl Report {
                 per(copies.kernel)
             );
         }
+        if let Some((.., learned)) = &self.learned {
+            let _ = write!(text, "; stores: {learned}");
+        }
         if let Some(why) = &self.cut {
             let _ = write!(text, "; cut short: {why}");
         }
@@ -128,6 +134,7 @@ impl Report {
             "user_copied_nt": copies.non_temporal,
             "kernel_copied": copies.kernel,
             "referenced": copies.referenced,
+            "learned": self.learned.map(|(.., learned)| learned.to_string()),
             "cut": self.cut,
         })
     }
@@ -158,7 +165,8 @@ mod tests {
         sent.begin();
         sent.passed(b"abc", 6);
         let (tap, names) = (None, (None, None));
-        Report { family, tap, carriers, names, sent, received: Tally::new(true), stats: None, cut: None }
+        let received = Tally::new(true);
+        Report { family, tap, carriers, names, sent, received, stats: None, learned: None, cut: None }
     }
 
     #[test]

@@ -117,6 +117,7 @@ impl Talk {
             sent: locked(&self.sent).clone(),
             received: locked(&self.received).clone(),
             stats: wire.stats(),
+            learned: wire.learned(),
             cut: None,
         }
     }

@@ -164,6 +164,7 @@ impl Job for Datagrams {
             sent: locked(&peer.sent).clone(),
             received: locked(&peer.received).clone(),
             stats: socket.stats(),
+            learned: None,
             cut,
         })
     }

@@ -2,6 +2,7 @@
 
 use super::ends::{Sink, Source};
 use super::tally::Tally;
+use crate::lessons::Lesson;
 use onecopy::{Error, Result as Call, Stats};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -192,6 +193,14 @@ impl Wire {
                 "the peer has not acknowledged the last {left} bytes in time: give it more with -q, and send again"
             );
             std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// What was learned about the stores of what is sent.
+    pub fn learned(&self) -> Option<Lesson> {
+        match self {
+            Wire::Kernel(_) | Wire::Stack(_) => None,
+            Wire::Unix(stream, _) => Some((stream.reader(), stream.capacity().0, stream.learned()?)),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::counters::{Counters, Totals};
 use crate::http::path::relative;
 use crate::http::request::{Method, Request};
 use crate::http::response::Head;
+use crate::lessons::Lessons;
 use crate::operate::access::AccessLog;
 use crate::operate::again::Times;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub struct Daemon {
     pub totals: Arc<Totals>,
     pub log: AccessLog,
     pub desk: Desk,
+    pub lessons: Lessons,
     pub times: watch::Receiver<Times>,
     pub hot_set: Option<usize>,
     pub lend: Lend,

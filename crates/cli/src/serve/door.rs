@@ -134,6 +134,7 @@ pub fn accept(daemon: &Arc<Daemon>, door: &Door, ear: &Ear, (most, buffer): (usi
                 let _ = connection::serve(&worker, id, &wire); // an error is the peer's going, and is counted
                 let fallbacks = u64::from(wire.fell_back());
                 worker.totals.add(Counters { fallbacks, ..Default::default() });
+                wire.learned().into_iter().for_each(|lesson| worker.lessons.add(lesson));
                 worker.desk.leave(id);
             });
         if spawned.is_err() {

@@ -18,6 +18,7 @@ mod wire;
 use crate::address::Address;
 use crate::counters::Totals;
 use crate::failure::Usage;
+use crate::lessons::{self, Lessons};
 use crate::operate::access::AccessLog;
 use crate::operate::again::{Again, Operated, Times};
 use crate::operate::given::{Bound, Files, Given, Role, UnixSocket, Wanted};
@@ -64,6 +65,10 @@ pub struct Args {
     /// With --transport onecopy: which stores put a file kept in memory before the proxy.
     #[arg(long, value_enum, default_value_t)]
     policy: Stores,
+    /// At the end, save what --policy auto has learned about the stores of this machine in the profile of `onecopy tune`, with which
+    /// programs begin that are started later
+    #[arg(long)]
+    save_profile: bool,
     /// With --transport onecopy: what a proxy of the same user may have lent instead of its bytes, to send it on from where it
     /// lies. Counted as `lent_bytes`: what the proxy then sends of it, the proxy counts.
     #[arg(long, value_enum, default_value_t)]
@@ -200,6 +205,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(parent) = args.die_with_parent {
         process::die_with_parent(parent)?; // whoever becomes another user is not told any more (prctl(2))
     }
+    if args.save_profile {
+        lessons::place()?; // told now: what is learned should not end in "no place to save it"
+    }
     let totals = Arc::new(Totals::default());
     let log = AccessLog::open(args.operate.log(), totals.clone())?;
     let (renewed, times) = Again::new("serve", args, says, log.clone())?;
@@ -208,6 +216,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         totals,
         log: log.clone(),
         desk: Desk::default(),
+        lessons: Lessons::default(),
         times,
         hot_set: args.hot_set,
         lend: if kernel { Lend::Never } else { args.lend },
@@ -296,6 +305,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let cut = daemon.desk.close(grace);
     log.finish();
     info!(target: "onecopy serve", "{why}; {}", daemon.totals.sum());
+    if let Some(learned) = daemon.lessons.text() {
+        info!(target: "onecopy serve", "{learned}");
+    }
+    if args.save_profile {
+        info!(target: "onecopy serve", "{}", daemon.lessons.save()?);
+    }
     if cut > 0 {
         warn!(target: "onecopy serve", "{cut} connections did not finish within {:?} and were cut", grace);
     }

@@ -6,6 +6,7 @@ use super::interrupted::uninterrupted;
 use super::stacked;
 use super::store::{Object, cut_short};
 use crate::counters::Counters;
+use crate::lessons::Lesson;
 use crate::transport::same_user;
 use onecopy::Carrier;
 use onecopy::unix::Stream;
@@ -141,6 +142,14 @@ impl Wire {
         match self {
             Wire::Kernel(..) | Wire::Stack(_) => false,
             Wire::Onecopy(stream) => stream.path().send == Carrier::SharedMemory,
+        }
+    }
+
+    /// What was learned about the stores of what is sent.
+    pub fn learned(&self) -> Option<Lesson> {
+        match self {
+            Wire::Kernel(..) | Wire::Stack(_) => None,
+            Wire::Onecopy(stream) => Some((stream.reader(), stream.capacity().0, stream.learned()?)),
         }
     }
 

@@ -11,6 +11,7 @@ mod direct;
 mod harness;
 mod hostile;
 mod hygiene;
+mod learned;
 mod lent;
 mod log;
 mod metrics;

@@ -38,6 +38,16 @@ macro_rules! socket_methods {
                 self.end.settings().reader()
             }
 
+            /// Returns what was learned so far about the stores of what this socket sends. None where there is nothing to be learned: the
+            /// policy is not [`Policy::Auto`](crate::Policy::Auto), the ring fits the second level of caches, a kernel was named
+            /// (`ONECOPY_COPY`), or nothing as long as 4 KiB was sent.
+            pub fn learned(&self) -> Option<$crate::Learned> {
+                match self.policy() {
+                    $crate::Policy::Auto => self.end.settings().learned(),
+                    _ => None,
+                }
+            }
+
             /// Sets how blocking calls wait from here on.
             pub fn set_wait_mode(&self, wait: $crate::Wait) {
                 self.end.settings().set_wait(wait);

@@ -132,6 +132,9 @@ impl fmt::Debug for Kernel {
 pub(crate) struct Engine {
     pub(crate) copy_cached: CopyFn,
     pub(crate) fill_cached: FillFn,
+    /// Copies shorter than this, in bytes, take `copy_cached` unless they are asked to stream: it is what everything below would
+    /// say, and to ask it costs a copy of 1 KiB a sixth of its time.
+    pub(crate) plain_below: usize,
     /// From this length on, cached copies and fills take the next two.
     pub(crate) long_from: usize,
     pub(crate) copy_long: CopyFn,
@@ -277,6 +280,7 @@ fn make_with(
     Engine {
         copy_cached: cached.copy_cached,
         fill_cached: cached.fill_cached,
+        plain_below: if stream.streams() { long_from.min(thresholds.least()) } else { long_from },
         long_from,
         copy_long: long.copy_cached,
         fill_long: long.fill_cached,

@@ -26,6 +26,7 @@ pub use plan::{Caches, STREAM_MIN, plan};
 pub use policy::{Hint, Policy, Reader, Store};
 pub use profile::{Profile, ProfileError};
 
+use dispatch::Engine;
 use onecopy_sys::map::Span;
 use std::ops::Deref;
 
@@ -44,8 +45,14 @@ pub unsafe fn copy_raw(dst: *mut u8, src: *const u8, len: usize, hint: Hint) -> 
         unsafe { arch::small::copy(dst, src, len) };
         return Store::Cached;
     }
+    let engine = dispatch::engine();
+    if len < engine.plain_below && hint.policy != Policy::NonTemporal {
+        // SAFETY: the caller's promise is that of every kernel; the engine holds only kernels that this CPU can run.
+        unsafe { (engine.copy_cached)(dst, src, len) };
+        return Store::Cached;
+    }
     // SAFETY: the caller's promise.
-    unsafe { copy_long(dst, src, len, hint) }
+    unsafe { copy_long(engine, dst, src, len, hint) }
 }
 
 /// The part of [`copy_raw`] that isn't worth inlining.
@@ -53,8 +60,7 @@ pub unsafe fn copy_raw(dst: *mut u8, src: *const u8, len: usize, hint: Hint) -> 
 /// # Safety
 ///
 /// As [`copy_raw`].
-unsafe fn copy_long(dst: *mut u8, src: *const u8, len: usize, hint: Hint) -> Store {
-    let engine = dispatch::engine();
+unsafe fn copy_long(engine: &Engine, dst: *mut u8, src: *const u8, len: usize, hint: Hint) -> Store {
     let store = engine.plan(len, hint);
     // SAFETY: the caller's promise is that of every kernel; the engine holds only kernels that this CPU can run.
     unsafe {

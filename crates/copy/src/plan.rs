@@ -94,6 +94,11 @@ impl Thresholds {
         self.least = self.min_len.iter().flatten().copied().min().unwrap_or(NEVER);
     }
 
+    /// The shortest copy, in bytes, that any footprint and reader has streamed.
+    pub(crate) fn least(&self) -> usize {
+        self.least as usize
+    }
+
     pub(crate) fn get(&self, reader: Reader, class: usize) -> u32 {
         self.min_len[row(reader)][class]
     }

@@ -10,6 +10,7 @@ mod bytes;
 mod conn;
 mod connect;
 mod copy;
+mod devmem;
 mod dgram;
 mod fan_in;
 mod feed;
@@ -43,6 +44,7 @@ pub const ROWS: &[&Row] = &[
     &zc::ROW,
     &tcp::ROW,
     &udp::ROW,
+    &devmem::ROW,
     &http::ROW,
     &auto::ROW,
 ];

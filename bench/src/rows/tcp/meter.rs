@@ -12,11 +12,12 @@ struct Look {
     at: f64,
     bytes: u64,
     busy: f64,
+    own: f64,
 }
 
 impl Look {
     fn now(at: f64, bytes: u64) -> Result<Look> {
-        Ok(Look { at, bytes, busy: busy_seconds()? })
+        Ok(Look { at, bytes, busy: busy_seconds()?, own: proc::cpu_seconds() })
     }
 }
 
@@ -65,6 +66,8 @@ impl Meter {
             "bytes": second.bytes - first.bytes,
             "seconds": second.at - first.at,
             "cpu": second.busy - first.busy,
+            // This process', all its threads.
+            "own": second.own - first.own,
         }))
     }
 }

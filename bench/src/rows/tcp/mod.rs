@@ -12,7 +12,7 @@
 
 mod gvisor;
 mod kernel;
-mod load;
+pub(super) mod load;
 pub(super) mod meter;
 pub(super) mod net;
 mod ours;

@@ -117,16 +117,20 @@ impl DeviceMemory {
         })
     }
 
-    /// Parts of pages for `len` bytes, one after the other: whole pages, and a piece of one for the rest.
+    /// Parts of pages for `len` bytes, one after the other: whole pages, and a piece of one for the rest. Pages are in the order in which they lie,
+    /// so that neighbours are filled by one copy: they come home in any order, and the last one goes out first.
     ///
     /// # Errors
     ///
     /// [`AllocError`]; then none is taken.
     pub fn alloc(&self, len: usize) -> Result<Vec<Part>, AllocError> {
         let (each, pages) = (self.of.page_len as usize, self.of.pages.lock());
+        let whole: Result<Vec<Page>, AllocError> = (0..len / each).map(|_| pages.alloc()).collect();
+        let mut whole = whole?;
+        whole.sort_unstable_by_key(Page::index);
         let mut parts = Vec::with_capacity(len.div_ceil(each));
-        for _ in 0..len / each {
-            let part = Part::new(pages.alloc()?, 0, each);
+        for page in whole {
+            let part = Part::new(page, 0, each);
             parts.push(part.unwrap_or_else(|page| unreachable!("{page:?} has {each} bytes")));
         }
         if !len.is_multiple_of(each) {
@@ -305,6 +309,23 @@ mod tests {
         assert_eq!(memory.copied().into, 7, "nothing of those");
         device[0].page().settle().unwrap();
         part.page().settle().unwrap();
+    }
+
+    #[test]
+    fn neighbours_come_out_as_neighbours_however_they_came_home() {
+        let memory = DeviceMemory::opaque(64, DeviceId(1)).unwrap();
+        let places =
+            |parts: &[Part]| parts.iter().map(|part| memory.place(part).unwrap()).collect::<Vec<_>>();
+        let in_order: Vec<u64> = (0..64).map(|page| page * 4096).collect();
+        for turn in 0..3 {
+            let mut parts = memory.alloc(64 * 4096).unwrap();
+            assert_eq!(places(&parts), in_order, "turn {turn}");
+            if turn == 1 {
+                parts.reverse();
+            }
+            // One by one, from the front: a program gives tokens back in the order in which it got them.
+            parts.into_iter().for_each(drop);
+        }
     }
 
     #[test]

@@ -135,6 +135,7 @@ impl Engine {
             other => bail!("there is no engine {other}"),
         };
         let memory = DeviceMemory::opaque(PAGES, DeviceId(0))?;
+        touch(&memory)?;
         let (mut bound, mut tx) = (None, None);
         match (how, job.plan.way) {
             (How::Device, Way::Recv) => {
@@ -167,6 +168,16 @@ impl Engine {
         let stats = counted.stats();
         Ok((figures, stats.user_copied() as f64 / (stats.sent + stats.received).max(1) as f64))
     }
+}
+
+/// Writes all of it once: a device's memory is there before anybody receives, a memfd's pages only once they were written to.
+fn touch(memory: &DeviceMemory) -> Result<()> {
+    let zeroes = vec![0; 1 << 20];
+    for at in (0..memory.len()).step_by(zeroes.len()) {
+        let len = (memory.len() - at).min(zeroes.len() as u64) as usize;
+        memory.write_at(at, &[IoSlice::new(&zeroes[..len])])?;
+    }
+    Ok(())
 }
 
 /// Whether the peer compares them. When it is timed, all bytes are the same, and what is there is sent instead.

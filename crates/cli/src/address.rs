@@ -1,6 +1,6 @@
 //! The name of a unix socket as written on a command line: `unix:/path` or `unix:@name`.
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use std::fmt;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -129,7 +129,12 @@ impl Address {
 
     /// Binds a plain kernel listener.
     pub fn bind(&self) -> anyhow::Result<(UnixListener, Place)> {
-        let bind = || UnixListener::bind_addr(&self.socket_addr()?);
+        let bind = || {
+            UnixListener::bind_addr(&self.socket_addr()?).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => anyhow!("the folder of that path does not exist; make it first"),
+                _ => error.into(),
+            })
+        };
         self.claim(|| bind().with_context(|| format!("cannot listen on {self}")))
     }
 

@@ -124,6 +124,19 @@ pub fn hung_up(fd: BorrowedFd<'_>) -> bool {
     wait(fd, PollFlags::RDHUP, Some(Duration::ZERO)).is_ok()
 }
 
+/// Takes all that is queued at a socket that nobody will receive from any more: descriptors among it are closed.
+pub fn discard(fd: BorrowedFd<'_>) {
+    loop {
+        match rustix::net::recv(fd, &mut [0u8; 1], RecvFlags::DONTWAIT) {
+            // Only a peer that misbehaves sends a message of no bytes, which looks like the end. Messages
+            // behind it go with the socket.
+            Ok((_, 0)) => return,
+            Ok(_) | Err(Errno::CONNRESET | Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
 /// Parks: sends a filler of more than a quarter of SO_SNDBUF, so that POLLOUT goes off, and one byte more.
 /// Returns the size of the filler, or `None` if not even one byte had room, so that POLLOUT is off anyway.
 ///

@@ -129,19 +129,6 @@ fn next(
     }
 }
 
-/// Empties a channel that nobody will receive from any more: its descriptors are closed.
-pub fn empty(channel: BorrowedFd<'_>) {
-    loop {
-        match rustix::net::recv(channel, &mut [0u8; 1], RecvFlags::DONTWAIT) {
-            // Only a peer that misbehaves sends a message of no bytes, which looks like the end. Messages
-            // behind it go with the socket.
-            Ok((_, 0)) => return,
-            Ok(_) | Err(Errno::CONNRESET | Errno::INTR) => {}
-            Err(_) => return,
-        }
-    }
-}
-
 /// The receiver's end.
 #[derive(Debug, Default)]
 pub struct Inlet {

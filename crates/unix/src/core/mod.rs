@@ -217,7 +217,7 @@ impl Core {
     pub fn end_life(&self) {
         if let Some(life) = self.life.get() {
             let _ = rustix::net::shutdown(life, rustix::net::Shutdown::Both);
-            crate::ancillary::channel::empty(life.as_fd());
+            control::discard(life.as_fd());
         }
     }
 

@@ -5,19 +5,19 @@ use crate::config::Records;
 use crate::connection::Connection;
 use crate::connection::call::Cursor;
 use crate::connection::credentials::Saying;
+use crate::connection::reserve::{InPlace, Reserved};
 use crate::connection::side::SideGuard;
-use crate::connection::tx::{Tx, TxRing};
+use crate::connection::tx::Tx;
 use crate::control;
-use crate::core::Core;
 use crate::core::failure::too_long;
 use crate::core::kind::Kind;
 use crate::generation::generation;
 use onecopy_ring::Producer;
-use onecopy_ring::record::{self, Frame, Identity, With};
+use onecopy_ring::record::HEADER;
 use onecopy_socket::{Counter, Error, Op, Result, SendFlags};
 use onecopy_sync::atomic::Ordering::SeqCst;
 use onecopy_sync::atomic::fence;
-use onecopy_sys::map::{Span, slice, total};
+use onecopy_sys::map::{Span, total};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -95,7 +95,7 @@ pub trait Commit: std::fmt::Debug + Send + Sync {
 
 /// Where the bytes of a slot go.
 enum Room<'s> {
-    Ring(&'s mut Producer),
+    Ring(InPlace<'s>),
     Heap(&'s mut [u8]),
 }
 
@@ -103,11 +103,11 @@ impl Place<'_> {
     fn room(&mut self) -> Option<Room<'_>> {
         match self {
             Place::Ring(guard) => match &mut **guard {
-                Tx::Ring(ring) => Some(Room::Ring(&mut ring.producer)),
+                Tx::Ring(ring) => Some(Room::Ring(ring.in_place())),
                 Tx::Kernel { .. } => None,
             },
             Place::Heap(_, heap) | Place::Apart(Memory::Heap(heap), _) => Some(Room::Heap(heap)),
-            Place::Apart(Memory::Ring(producer), _) => Some(Room::Ring(producer)),
+            Place::Apart(Memory::Ring(producer), _) => Some(Room::Ring(InPlace::over(producer))),
             Place::Gone => None,
         }
     }
@@ -129,9 +129,7 @@ impl<'a> Slot<'a> {
 
     fn take_room(end: &'a Connection, len: usize, flags: SendFlags) -> Result<Slot<'a>> {
         let mut guard = end.lock_tx(flags)?;
-        let mut saying = Saying::default();
-        let mut base = if end.kind().has_records() { record::HEADER } else { 0 };
-        let (place, len) = match &mut *guard {
+        let (place, reserved) = match &mut *guard {
             Tx::Kernel { .. } => {
                 if end.kind().has_records() {
                     // Stream records go in pieces.
@@ -142,31 +140,15 @@ impl<'a> Slot<'a> {
                     end.wait_for_kernel(flags)?;
                 }
                 let len = len.min(MAX_HEAP);
-                (Place::Heap(guard, vec![0; len]), len)
-            }
-            Tx::Ring(ring) if end.kind().has_records() => {
-                let largest = record::largest(ring.producer.ring().capacity());
-                let len = match end.config().records {
-                    Records::Atomic if len > largest => return Err(end.too_long()),
-                    _ => len.min(largest),
-                };
-                saying = ring.saying(end, None);
-                let frame = Frame { len, end: true, with: With::new(0, saying.who) };
-                ring.room_for_frame(end, frame.size(ring.producer.ring().capacity()), flags)?;
-                (Place::Ring(guard), len)
+                let base = if end.kind().has_records() { HEADER } else { 0 };
+                (Place::Heap(guard, vec![0; len]), Reserved { base, len, saying: Saying::default() })
             }
             Tx::Ring(ring) => {
-                // The identity goes before the first byte, and is published with it: a mark alone would be
-                // nothing to receive.
-                saying = ring.saying(end, None);
-                if saying.who != Identity::AsBefore {
-                    base = ring.producer.stride();
-                }
-                let len = len.min(ring.producer.ring().capacity() - base);
-                ring.room(end, base + len, base + len, flags, &mut None)?;
-                (Place::Ring(guard), len)
+                let reserved = ring.reserve(end, len, flags)?;
+                (Place::Ring(guard), reserved)
             }
         };
+        let Reserved { base, len, saying } = reserved;
         Ok(Slot { end, place, flags, base, len, filled: 0, saying, generation: generation() })
     }
 
@@ -183,7 +165,7 @@ impl<'a> Slot<'a> {
             end,
             place: Place::Apart(memory, commit),
             flags,
-            base: record::HEADER,
+            base: HEADER,
             len,
             filled: 0,
             saying: Saying::default(),
@@ -220,9 +202,8 @@ impl<'a> Slot<'a> {
         match self.place.room() {
             None => return 0,
             Some(Room::Heap(heap)) => heap[self.filled..][..n].copy_from_slice(&bytes[..n]),
-            Some(Room::Ring(producer)) => {
-                let hint = self.end.hint_of(self.flags, producer.ring().capacity(), n);
-                let store = producer.copy_in(self.base + self.filled, &bytes[..n], hint);
+            Some(Room::Ring(mut room)) => {
+                let store = room.copy_in(self.end, self.base + self.filled, &bytes[..n], self.flags);
                 if store == onecopy_copy::Store::NonTemporal {
                     add(&counters.user_copied_nt, n);
                 }
@@ -249,9 +230,8 @@ impl<'a> Slot<'a> {
                 let room = Span::of(&mut heap[self.filled..]);
                 onecopy_sys::spans::pread(file, &[room, Span::EMPTY], offset)?
             }
-            Some(Room::Ring(producer)) => {
-                let spans = producer.spans(self.base + self.len);
-                let room = slice(&spans, self.base + self.filled, usize::MAX);
+            Some(Room::Ring(room)) => {
+                let room = room.spans(self.base + self.filled, self.base + self.len);
                 debug_assert_eq!(total(&room), self.len - self.filled);
                 onecopy_sys::spans::pread(file, &room, offset)?
             }
@@ -284,7 +264,7 @@ impl<'a> Slot<'a> {
             _ if self.generation != generation() => [Span::EMPTY; 2],
             None => [Span::EMPTY; 2],
             Some(Room::Heap(heap)) => [Span::of(&mut heap[filled..]), Span::EMPTY],
-            Some(Room::Ring(producer)) => slice(&producer.spans(base + len), base + filled, usize::MAX),
+            Some(Room::Ring(room)) => room.spans(base + filled, base + len),
         };
         spans.map(|span| (span.as_ptr(), span.len()))
     }
@@ -342,20 +322,8 @@ impl<'a> Slot<'a> {
                 let Tx::Ring(ring) = &mut *guard else {
                     return Err(Error::new(Op::Send, Errno::NOTCONN));
                 };
-                let mut result = if records {
-                    let last = end.config().records == Records::Atomic || flags.contains(SendFlags::EOR);
-                    ring.publish_reserved(end, filled, last, self.saying, flags)
-                } else {
-                    // Nothing is published if the peer is known to have gone meanwhile.
-                    let mut ready = ring.check_peer(end);
-                    if self.saying.who != Identity::AsBefore {
-                        ready = ready.and_then(|()| ring.lay(end, self.saying, flags));
-                    }
-                    ready.inspect(|()| {
-                        end.counters().sent.add_exclusive(filled);
-                        ring.producer.publish(filled);
-                    })
-                };
+                let last = end.config().records == Records::Atomic || flags.contains(SendFlags::EOR);
+                let mut result = ring.publish_reserved(end, filled, last, self.saying, flags);
                 let alive = result.is_ok();
                 if alive {
                     point!("committed");
@@ -369,31 +337,6 @@ impl<'a> Slot<'a> {
                 end.finish(result, if alive { filled } else { 0 }, flags)
             }
         }
-    }
-}
-
-impl TxRing {
-    /// Publishes a frame of `len` bytes, which were written where the next frame's bytes belong. There is room
-    /// for it, with what `saying` takes. Publishes nothing if the peer is known to have gone meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// EPIPE, ECONNRESET; those of [`TxRing::put`].
-    pub fn publish_reserved(
-        &mut self,
-        core: &Core,
-        len: usize,
-        end: bool,
-        saying: Saying,
-        flags: SendFlags,
-    ) -> Result<()> {
-        self.check_peer(core)?;
-        if saying.who != Identity::AsBefore {
-            self.put(core, &[], saying, flags)?;
-        }
-        core.counters().sent.add_exclusive(len);
-        self.producer.publish_frame(Frame { len, end, with: With::new(0, saying.who) });
-        Ok(())
     }
 }
 

@@ -47,6 +47,7 @@
 //! | `meet_list.rs`, `send_references.rs` | records in pages, and sending pages by reference |
 //! | `receive_pieces.rs` | the steps of receiving what came by reference |
 //! | `lend.rs`, `chains.rs` | sending pages by reference, and receiving chains |
+//! | `reserve.rs` | room in the peer's ring that a program writes in place |
 //!
 //! The life of a connection:
 //!
@@ -100,6 +101,7 @@ pub mod receive;
 pub mod receive_pieces;
 pub mod receive_records;
 pub mod received;
+pub mod reserve;
 pub mod rights;
 pub mod room;
 pub mod rx;

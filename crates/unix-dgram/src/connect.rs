@@ -22,8 +22,8 @@ impl Socket {
     }
 
     fn connect_now(self: &Arc<Socket>, address: Option<&SocketAddrUnix>) -> Result<()> {
-        let mut tx = self.tx.lock();
-        let mut rx = self.rx.lock();
+        let mut tx = self.tx().lock();
+        let mut rx = self.rx().lock();
         // The kernel would take an unread doorbell for a lost datagram, and tell the peer ECONNRESET.
         if let Some(pairing) = self.pairing_state.get()
             && matches!(&*rx, Rx::Plain)

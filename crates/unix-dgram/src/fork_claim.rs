@@ -23,13 +23,13 @@ impl Socket {
     /// Whether no thread receives, and no view holds room of the ring. A process that held on to a view while
     /// another one received would lose what it shows.
     fn has_idle_receiver(&self) -> bool {
-        let rx = self.rx.mutex().try_lock();
-        rx.is_some_and(|rx| !matches!(&rx.value, Rx::Ring(ring) if ring.consumer.borrows() > 0))
+        let rx = self.rx().mutex().try_lock();
+        rx.is_some_and(|rx| !matches!(rx.value(), Rx::Ring(ring) if ring.is_borrowed()))
     }
 
     /// Whether no thread sends, and no slot has room in the ring. A child inherits no slot.
     fn has_idle_sender(&self) -> bool {
-        self.tx.mutex().try_lock().is_some() && self.slots.are_free()
+        self.tx().mutex().try_lock().is_some() && self.slots.are_free()
     }
 
     /// Runs before a fork. From here on no process has claimed the socket, unless a thread of this one is

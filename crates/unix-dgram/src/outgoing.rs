@@ -3,8 +3,7 @@
 use crate::pairing::state::Pairing;
 use crate::slots::Lease;
 use crate::socket::Socket;
-use onecopy_ring::record::{self, Frame, With};
-use onecopy_ring::{Producer, Ring};
+use onecopy_ring::{Ring, record};
 use onecopy_unix::ancillary::attached::SendAncillary;
 use onecopy_unix::connection::call::Cursor;
 use onecopy_unix::connection::credentials::Saying;
@@ -153,19 +152,12 @@ impl Outgoing for Reserving<'_> {
         _: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
-        let capacity = ring.producer.ring().capacity();
-        if self.len > record::largest(capacity) {
-            return Err(core.too_long());
-        }
-        self.saying = ring.saying(core, None);
-        let frame = Frame { len: self.len, end: true, with: With::new(0, self.saying.who) };
-        ring.room_for_frame(core, frame.size(capacity), flags)?;
+        self.saying = ring.reserve(core, self.len, flags)?.saying;
         // Another process that sends on the same lane knows nothing of this room, and would write there.
         self.memory = Some(if core.others().were_there() {
             Memory::Heap(vec![0; self.len])
         } else {
-            let mut room = Producer::new(ring.producer.ring().clone());
-            room.resume(ring.producer.state()).map_err(|misbehaved| core.misbehaved(Op::Send, misbehaved))?;
+            let room = ring.room_apart().map_err(|misbehaved| core.misbehaved(Op::Send, misbehaved))?;
             self.lease.begin();
             Memory::Ring(room)
         });
@@ -224,12 +216,8 @@ pub struct Filled {
 impl Filled {
     /// Whether the next frame of `ring` begins where this room does.
     fn is_next_in(&self, ring: &TxRing) -> bool {
-        let header = |producer: &Producer| std::ptr::from_ref(producer.header());
         match &self.memory {
-            // The room keeps its ring mapped, so no other ring has that address.
-            Memory::Ring(room) => {
-                header(room) == header(&ring.producer) && room.head() == ring.producer.head()
-            }
+            Memory::Ring(room) => ring.begins_at(room),
             Memory::Heap(_) => false,
         }
     }

@@ -54,7 +54,7 @@ impl Socket {
         }
         let Rx::Ring(ring) = rx else { return Ok(()) };
         // While an error is pending on the socket, doorbells cannot be taken.
-        if ring.consumer.available(1)? > 0 || !self.peer_left() || control::is_failed(self.fd()) {
+        if !ring.is_empty()? || !self.peer_left() || control::is_failed(self.fd()) {
             return Ok(());
         }
         if !ring.settle(self)? {
@@ -123,7 +123,7 @@ impl Socket {
     /// program.
     #[cold]
     pub fn mirror_after_reset(&self) {
-        if let Rx::Ring(rx) = &mut *self.rx.lock() {
+        if let Rx::Ring(rx) = &mut *self.rx().lock() {
             // If the doorbells are wrong, the next call tells.
             let _ = rx.mirror_empty(self);
         }
@@ -196,7 +196,7 @@ impl Socket {
             if self.take_noted_reset() {
                 return Err(error(Errno::CONNRESET));
             }
-            let mut guard = self.rx.lock();
+            let mut guard = self.rx().lock();
             if !matches!(&*guard, Rx::Plain) {
                 return Ok(None);
             }

@@ -4,7 +4,7 @@
 use crate::outgoing::Outgoing;
 use crate::pairing::state::Pairing;
 use crate::socket::Socket;
-use onecopy_sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sys::scm;
 use onecopy_sys::unix_diag::Diag;
@@ -262,9 +262,9 @@ impl Socket {
 
     /// Forgets the peer and everything that it has sent.
     pub fn forget_peer(&self) {
-        let mut rx = self.rx.lock();
+        let mut rx = self.rx().lock();
         if let onecopy_unix::connection::rx::Rx::Ring(ring) = &*rx {
-            ring.consumer.header().info.0.shut.store(1, Release);
+            ring.shut();
             *rx = onecopy_unix::connection::rx::Rx::Plain;
         }
         self.end_life();

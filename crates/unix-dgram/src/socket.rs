@@ -187,7 +187,7 @@ impl Socket {
     pub fn readable_bytes(&self) -> Result<usize> {
         let queued = || control::queued(self.fd()).map_err(|errno| Error::new(Op::Option, errno));
         let misbehaved = |misbehaved| self.misbehaved(Op::Option, misbehaved);
-        let mut guard = self.rx.lock_within(|| BRIEFLY).ok_or_else(|| stuck(Op::Option))?;
+        let mut guard = self.rx().lock_within(|| BRIEFLY).ok_or_else(|| stuck(Op::Option))?;
         self.leave_empty_ring(&mut guard).map_err(misbehaved)?;
         match &mut *guard {
             Rx::Ring(rx) => rx.next_datagram().map_err(misbehaved),
@@ -229,7 +229,7 @@ impl Socket {
     /// threads ask for opposite things, all of them do what one thread said.
     fn pass(&self, which: u32, on: bool) -> Result<()> {
         let option = |errno| Error::new(Op::Option, errno);
-        let rx = self.rx.lock_within(|| STUCK).ok_or_else(|| stuck(Op::Option))?;
+        let rx = self.rx().lock_within(|| STUCK).ok_or_else(|| stuck(Op::Option))?;
         self.pass_under_lock(&rx, which, on).map_err(option)?;
         point!("passing");
         self.ask_lanes(which, on).map_err(option)
@@ -245,7 +245,7 @@ impl Socket {
             return Ok(());
         }
         // A thread that is sending now looks at `mirror` itself when it is done.
-        if let Some(mut tx) = self.tx.try_lock() {
+        if let Some(mut tx) = self.tx().try_lock() {
             if tx.park_if_full(self).is_err_and(|error| error.is_refused()) {
                 // The program has sent nothing: its next send is told.
                 self.was_refused(&mut tx, false);
@@ -253,7 +253,7 @@ impl Socket {
             tx.unlock_fenced();
             self.welcome_back();
         }
-        if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY) {
+        if let Some(mut rx) = self.rx().lock_within(|| BRIEFLY) {
             match &mut *rx {
                 Rx::Ring(rx) => drop(rx.mirror_empty(self)?),
                 _ => self.reflect_fan_in(),
@@ -286,9 +286,9 @@ impl Socket {
     /// Takes what is no datagram from the kernel's queue before this socket leaves its peer, if everything that
     /// the peer has sent was received: a doorbell, or the filler of a peer that waits for room which views hold.
     pub fn clear_queue(&self, ring: &mut RxRing) {
-        if ring.consumer.available(1) == Ok(0) {
+        if ring.is_empty() == Ok(true) {
             let _ = ring.settle(self);
-            if ring.consumer.borrows() > 0 {
+            if ring.is_borrowed() {
                 let _ = ring.unpark_now(self);
             }
         }
@@ -301,7 +301,7 @@ impl Socket {
             return;
         }
         // An untaken doorbell would make the kernel tell the peer ECONNRESET although everything was read.
-        let Some(mut rx) = self.rx.lock_within(|| BRIEFLY) else { return };
+        let Some(mut rx) = self.rx().lock_within(|| BRIEFLY) else { return };
         match &mut *rx {
             Rx::Ring(ring) => self.clear_queue(ring),
             _ => self.before_connecting(),

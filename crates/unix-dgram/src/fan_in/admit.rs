@@ -304,7 +304,7 @@ impl Socket {
     /// queue, since the peer is gone.
     pub fn forget_lanes(&self) {
         let Some(fan_in) = self.fan_in() else { return };
-        let _rx = self.rx.lock();
+        let _rx = self.rx().lock();
         let mut state = fan_in.lock();
         state.lanes.clear();
         (state.token, state.closing) = (false, false);

@@ -281,7 +281,7 @@ impl Socket {
             return None;
         }
         let at = fan_in.next(self)?;
-        let mut rx = fan_in.lanes[at].end.rx.try_lock()?;
+        let mut rx = fan_in.lanes[at].end.rx().try_lock()?;
         let Rx::Ring(ring) = &mut *rx else { return None };
         ring.next_datagram().ok()
     }

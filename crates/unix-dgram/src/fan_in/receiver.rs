@@ -192,12 +192,12 @@ impl Member {
             // No Acquire load depends on this Release: a sender that sees the flag asks the kernel.
             ring.header().info.0.shut.store(1, Release);
         }
-        if let Some(mut rx) = self.end.rx.try_lock()
+        if let Some(mut rx) = self.end.rx().try_lock()
             && let onecopy_unix::connection::rx::Rx::Ring(ring) = &mut *rx
         {
             // This wakes a sender that sleeps for room.
             let _ = ring.unpark_now(&self.end);
-            return ring.consumer.position().saturating_add(ring.consumer.ring().capacity() as u64);
+            return ring.full_at();
         }
         u64::MAX
     }

@@ -33,17 +33,17 @@ impl Member {
         if !left && !self.dead && self.is_as_empty() {
             return Look::Nothing;
         }
-        let Some(mut rx) = self.end.rx.lock_within(|| BRIEFLY) else { return Look::Nothing };
+        let Some(mut rx) = self.end.rx().lock_within(|| BRIEFLY) else { return Look::Nothing };
         let Rx::Ring(ring) = &mut *rx else { return Look::Over };
-        match ring.consumer.available(1) {
-            Ok(0) if left || self.dead => Look::Over,
-            Ok(0) => {
-                self.empty_at.set(ring.consumer.position());
+        match ring.is_empty() {
+            Ok(true) if left || self.dead => Look::Over,
+            Ok(true) => {
+                self.empty_at.set(ring.position());
                 Look::Nothing
             }
             // An honest sender does not get that far: what it was just sending when it was told does not even
             // fill its ring.
-            Ok(_) if self.until.is_some_and(|until| ring.consumer.position() > until) => Look::Lied,
+            Ok(_) if self.until.is_some_and(|until| ring.position() > until) => Look::Lied,
             Ok(_) => Look::Something,
             Err(_) => Look::Lied,
         }
@@ -61,7 +61,7 @@ impl Member {
 
     /// Makes the sender ring with its next datagram. Returns whether there is one already.
     pub(super) fn arm(&self) -> std::result::Result<bool, PeerMisbehaved> {
-        let Some(mut rx) = self.end.rx.lock_within(|| BRIEFLY) else { return Ok(false) };
+        let Some(mut rx) = self.end.rx().lock_within(|| BRIEFLY) else { return Ok(false) };
         let Rx::Ring(ring) = &mut *rx else { return Ok(false) };
         ring.settle(&self.end)
     }
@@ -70,10 +70,9 @@ impl Member {
     /// the kernel's does the same (MSG_CTRUNC). Returns whether that is possible.
     #[cold]
     pub(super) fn forgo(&self) -> bool {
-        let Some(mut rx) = self.end.rx.lock_within(|| BRIEFLY) else { return false };
+        let Some(mut rx) = self.end.rx().lock_within(|| BRIEFLY) else { return false };
         let Rx::Ring(ring) = &mut *rx else { return false };
-        let available = ring.consumer.available(1);
-        available.and_then(|available| ring.atomic_frame(available)).is_ok_and(|frame| ring.forgo(frame.with))
+        ring.forgo_next()
     }
 }
 

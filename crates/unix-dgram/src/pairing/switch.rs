@@ -147,7 +147,7 @@ impl Socket {
         if state.offer.is_none() && state.lane.is_none() {
             return;
         }
-        let Some(mut tx) = self.tx.try_lock() else { return };
+        let Some(mut tx) = self.tx().try_lock() else { return };
         self.adopt_offer(pairing, state, &mut tx);
         tx.unlock_fenced();
         self.welcome_back();

@@ -4,6 +4,7 @@ use crate::connection::Connection;
 use crate::connection::rx::Rx;
 use crate::connection::side::SideGuard;
 use crate::connection::tx::Tx;
+use crate::handshake::upgrade::offered;
 use crate::members::patience::BRIEFLY;
 use onecopy_socket::{Error, Op, Result};
 use rustix::fd::OwnedFd;
@@ -48,6 +49,26 @@ impl Connection {
     /// As [`Handshake::adopt`](crate::handshake::upgrade::Handshake::adopt).
     pub fn adopt(&self, tx: &mut Tx) {
         self.handshake.adopt(self, tx);
+    }
+
+    /// As [`Handshake::decided_now`](crate::handshake::upgrade::Handshake::decided_now).
+    pub fn decided_now(&self) {
+        self.handshake.decided_now();
+    }
+
+    /// As [`Handshake::decline_offer`](crate::handshake::upgrade::Handshake::decline_offer).
+    pub fn decline_offer(&self) {
+        self.handshake.decline_offer();
+    }
+
+    /// As [`Handshake::waits_to_switch`](crate::handshake::upgrade::Handshake::waits_to_switch).
+    pub fn waits_to_switch(&self) -> bool {
+        self.handshake.waits_to_switch()
+    }
+
+    /// Whether rings go to the peer with the next bytes that are sent.
+    pub fn is_to_attach(&self) -> bool {
+        self.handshake.offered() == offered::ATTACH
     }
 
     /// Looks before a send for the peer's rings, while it is not known what the peer is. Else attaches rings

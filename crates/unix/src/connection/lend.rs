@@ -22,6 +22,11 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 impl Connection {
+    /// Whether this end has lent pages to the peer, or was about to.
+    pub fn has_lent(&self) -> bool {
+        self.lender.get().is_some()
+    }
+
     /// Sends a loan. Returns its bytes.
     pub fn send_loan(
         self: &Arc<Connection>,

@@ -276,11 +276,16 @@ impl RxRing {
         Ok(())
     }
 
-    /// Lets the next frame go without its descriptors, for which this process has no room. Returns false if
-    /// it has them already. It also returns false if the channel may still tell the sender's identity, of
+    /// Lets the next frame, if there is one, go without its descriptors, for which this process has no room. Returns
+    /// false if it has them already. It also returns false if the channel may still tell the sender's identity, of
     /// this frame and of all later ones.
     #[cold]
-    pub fn forgo(&mut self, with: With) -> bool {
+    pub fn forgo_next(&mut self) -> bool {
+        let available = self.consumer.available(1);
+        available.and_then(|available| self.atomic_frame(available)).is_ok_and(|frame| self.forgo(frame.with))
+    }
+
+    fn forgo(&mut self, with: With) -> bool {
         let at = self.consumer.position() + 1;
         let said = with.who() == Identity::Said;
         if self.pending.has_met(at) || !with.is_in_channel() || (said && !self.doorbells.channel().is_lost())

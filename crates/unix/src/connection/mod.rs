@@ -29,6 +29,7 @@
 //! | `stores.rs` | which stores a sending side takes, and what it learns about them |
 //! | `call.rs` | what one call knows: the cursor of a send, the descriptors of a receive |
 //! | `decide.rs` | the steps of the upgrade that need both directions |
+//! | `handover.rs` | what processes that use a ring one after the other tell each other of it |
 //!
 //! Records, descriptors and pages:
 //!
@@ -77,7 +78,7 @@ use crate::connection::tx::Tx;
 use crate::core::Core;
 use crate::core::kind::Kind;
 use crate::handshake::upgrade::Handshake;
-use crate::members::fork::Place;
+use crate::members::fork::{Place, register};
 use crate::members::patience::{STUCK, stuck};
 use onecopy_socket::{Error, Op};
 
@@ -89,6 +90,7 @@ pub mod credentials;
 pub mod decide;
 pub mod descriptors;
 pub mod frames;
+pub mod handover;
 pub mod idle;
 pub mod lend;
 pub mod listed_records;
@@ -120,21 +122,21 @@ pub mod waiting;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// One end of a connection.
 #[derive(Debug)]
 pub struct Connection {
     core: Core,
-    pub rx: Side<Rx>,
-    pub tx: Side<Tx>,
-    pub handshake: Handshake,
+    rx: Side<Rx>,
+    tx: Side<Tx>,
+    handshake: Handshake,
     /// What this end lends to the peer, once it has lent something.
-    pub lender: OnceLock<Arc<Lender>>,
+    lender: OnceLock<Arc<Lender>>,
     /// The pages that hold chains which were received as copies.
-    pub copies: Copies,
+    copies: Copies,
     /// Where forks find this end.
-    pub place: Place,
+    place: Place,
 }
 
 impl std::ops::Deref for Connection {
@@ -157,6 +159,30 @@ impl Connection {
             copies: Copies::default(),
             place: Place::default(),
         }
+    }
+
+    /// Returns the receiving side, behind its lock.
+    #[inline]
+    pub fn rx(&self) -> &Side<Rx> {
+        &self.rx
+    }
+
+    /// Returns the sending side, behind its lock.
+    #[inline]
+    pub fn tx(&self) -> &Side<Tx> {
+        &self.tx
+    }
+
+    /// Lets a test keep the pages locked.
+    #[cfg(test)]
+    pub fn copies(&self) -> &Copies {
+        &self.copies
+    }
+
+    /// Registers the end: forks prepare it from here on.
+    pub fn look_after(self: &Arc<Self>) {
+        let one: Weak<Connection> = Arc::downgrade(self);
+        register(one, &self.place);
     }
 
     /// Takes the receiving side. Nobody keeps it for long, except a process that shares the end and is

@@ -8,8 +8,8 @@ use crate::connection::credentials::Saying;
 use crate::connection::tx::TxRing;
 use crate::core::Core;
 use onecopy_copy::Store;
-use onecopy_ring::Producer;
 use onecopy_ring::record::{self, Frame, Identity, With};
+use onecopy_ring::{PeerMisbehaved, Producer};
 use onecopy_socket::{Result, SendFlags};
 use onecopy_sys::map::{Span, slice};
 
@@ -82,6 +82,24 @@ impl TxRing {
     #[inline]
     pub fn in_place(&mut self) -> InPlace<'_> {
         InPlace(&mut self.producer)
+    }
+
+    /// Makes a producer of the room that comes next, for a program that writes there without holding this side. It
+    /// publishes nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Producer::resume`].
+    pub fn room_apart(&self) -> std::result::Result<Producer, PeerMisbehaved> {
+        let mut room = Producer::new(self.producer.ring().clone());
+        room.resume(self.producer.state())?;
+        Ok(room)
+    }
+
+    /// Whether the next bytes belong where that room begins.
+    pub fn begins_at(&self, room: &Producer) -> bool {
+        // The room keeps its ring mapped, so no other ring has that address.
+        std::ptr::eq(room.header(), self.producer.header()) && room.head() == self.producer.head()
     }
 
     /// Publishes `len` bytes that were written where the next bytes belong, as a frame where there are records.

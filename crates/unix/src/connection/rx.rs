@@ -8,6 +8,7 @@ use crate::doorbell::accounting::Accounting;
 use crate::handshake::undecided::{Settled, Strips, Switching, Undecided};
 use onecopy_ring::memory::Nonce;
 use onecopy_ring::{Consumer, PeerMisbehaved};
+use onecopy_sync::atomic::Ordering::Release;
 use onecopy_sync::spin::Adaptive;
 
 /// The states of the receiving side.
@@ -27,20 +28,20 @@ pub enum Rx {
 /// The receiving side after the peer's switch.
 #[derive(Debug)]
 pub struct RxRing {
-    pub consumer: Consumer,
+    pub(super) consumer: Consumer,
     /// The doorbells and fillers in the queue of the control socket, and the channel.
-    pub doorbells: Accounting,
+    pub(super) doorbells: Accounting,
     pub(super) spin: Adaptive,
     /// The number of the process that has found the channel, of those that share the connection. This process
     /// then has the channel too, or never will.
-    pub elsewhere: Option<u32>,
+    pub(super) elsewhere: Option<u32>,
     /// The things that marks have brought and that are not received yet.
-    pub pending: Pending,
+    pub(super) pending: Pending,
     /// When this process last checked whether other processes that have borrowed still live, in coarse
     /// milliseconds.
-    pub looked: u64,
+    pub(super) looked: u64,
     /// The rest of a frame that was received in part (stream records only).
-    pub rest: Option<Rest>,
+    pub(super) rest: Option<Rest>,
 }
 
 impl Rx {
@@ -90,6 +91,46 @@ impl Rx {
     }
 }
 
+impl RxRing {
+    /// Whether nothing is in the ring.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerMisbehaved`]: the sender's position cannot be.
+    #[inline]
+    pub fn is_empty(&mut self) -> Result<bool, PeerMisbehaved> {
+        Ok(self.consumer.available(1)? == 0)
+    }
+
+    /// Returns how many bytes were received from the ring.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.consumer.position()
+    }
+
+    /// Returns the position at which the ring is full if nothing more is received.
+    pub fn full_at(&self) -> u64 {
+        self.position().saturating_add(self.consumer.ring().capacity() as u64)
+    }
+
+    /// Whether views of what lies in the ring are out.
+    pub fn is_borrowed(&self) -> bool {
+        self.consumer.borrows() > 0
+    }
+
+    /// Lets a test look at the accounts, and spoil them.
+    #[cfg(test)]
+    pub fn doorbells(&mut self) -> &mut Accounting {
+        &mut self.doorbells
+    }
+
+    /// Tells the sender that nothing more is received from the ring.
+    pub fn shut(&self) {
+        // No Acquire load depends on this Release: a sender that sees the flag asks the kernel.
+        self.consumer.header().info.0.shut.store(1, Release);
+    }
+}
+
 /// The doorbells of this ring: see [`Accounting`].
 impl RxRing {
     /// Does what [`Accounting::settle`] does.
@@ -98,7 +139,7 @@ impl RxRing {
     }
 
     /// Does what [`Accounting::settle_ahead`] does.
-    pub fn settle_ahead(&mut self, core: &Core, data: usize) -> Result<usize, PeerMisbehaved> {
+    pub(super) fn settle_ahead(&mut self, core: &Core, data: usize) -> Result<usize, PeerMisbehaved> {
         self.doorbells.settle_ahead(core, &mut self.consumer, data)
     }
 

@@ -69,7 +69,7 @@ pub struct Side<T: Shared>(Mutex<Inner<T>>);
 pub struct Inner<T: Shared> {
     /// None while no other process holds the end.
     shared: Option<Box<Member<T::Owner>>>,
-    pub value: T,
+    value: T,
 }
 
 #[derive(Debug)]
@@ -101,6 +101,16 @@ const SLICE: Duration = Duration::from_millis(50);
 impl<T: Shared> Inner<T> {
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()
+    }
+
+    /// Returns the direction as this process last saw it. Where processes share it, the page may have a newer one.
+    pub fn value(&self) -> &T {
+        &self.value
+    }
+
+    /// Returns the direction, as [`Inner::value`] does, to be changed before it is shared.
+    pub fn value_mut(&mut self) -> &mut T {
+        &mut self.value
     }
 
     /// Shares the direction with other processes from here on. They find its state in the page.

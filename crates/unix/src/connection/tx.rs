@@ -28,18 +28,18 @@ pub const UNKNOWN: u64 = u64::MAX;
 /// A sending side that sends through the peer's ring.
 #[derive(Debug)]
 pub struct TxRing {
-    pub producer: Producer,
+    pub(super) producer: Producer,
     pub(super) spin: Adaptive,
     /// When this side last saw that the peer lives, in coarse milliseconds.
     pub(super) checked: u64,
     /// This end of the channel for descriptors, once it was needed.
-    pub channel: Option<Arc<OwnedFd>>,
+    pub(super) channel: Option<Arc<OwnedFd>>,
     /// How many channels were made, by whichever process. The last one is here, or another process has it.
-    pub made: u32,
+    pub(super) made: u32,
     /// What the receiver was told of the sender's identity.
-    pub said: Said,
+    pub(super) said: Said,
     /// Where pages that are lent are noted, once some were.
-    pub slots: Option<Slots>,
+    pub(super) slots: Option<Slots>,
     pub(super) stores: Stores,
 }
 
@@ -64,22 +64,14 @@ impl Tx {
 }
 
 impl TxRing {
-    /// Learns how many channels were made. What this process has is the last one, or none any more.
-    pub fn learn_channel(&mut self, made: u32) {
-        if self.made != made {
-            (self.channel, self.made) = (None, made);
-        }
-    }
-
-    /// Takes the channel with the number `made`, if this process was given one.
-    pub fn has_channel(&mut self, channel: Option<OwnedFd>, made: u32) {
-        if channel.is_some() {
-            (self.channel, self.made) = (channel.map(Arc::new), made);
-        }
+    /// Lets a test write into the ring what no honest sender does.
+    #[cfg(test)]
+    pub fn producer(&mut self) -> &mut Producer {
+        &mut self.producer
     }
 
     /// Whether another process has the channel, and this one does not.
-    pub fn lacks_channel(&self) -> bool {
+    pub(super) fn lacks_channel(&self) -> bool {
         self.made > 0 && self.channel.is_none()
     }
 

@@ -36,7 +36,7 @@ pub struct Sharing {
     sends: AtomicU32,
     /// Views that were given back while another process kept the receiving side: their ids, and how many
     /// bytes each.
-    pub late: Mutex<Vec<(BorrowId, usize)>>,
+    late: Mutex<Vec<(BorrowId, usize)>>,
     /// The places that are reserved for processes that were given this end and have not taken it up, as far
     /// as is known.
     given: Mutex<Vec<Given>>,
@@ -283,6 +283,18 @@ impl Sharing {
         // Relaxed: set under the lock of the sending side, with a look at the doorbell behind it
         // (`share_tx`).
         self.sends.load(Relaxed) != 0
+    }
+
+    /// Notes a view that was given back while another process kept the receiving side.
+    pub fn note_late(&self, id: BorrowId, len: usize) {
+        self.late.lock().push((id, len));
+    }
+
+    /// Gives `release` each view that was given back late, once.
+    pub fn each_late(&self, mut release: impl FnMut(BorrowId, usize)) {
+        for (id, len) in self.late.lock().drain(..) {
+            release(id, len);
+        }
     }
 
     pub fn words(&self) -> &Words {

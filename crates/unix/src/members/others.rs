@@ -94,7 +94,7 @@ impl Others {
     #[cold]
     pub fn release_later(&self, id: BorrowId, len: usize) {
         if let Some(sharing) = self.0.get() {
-            sharing.late.lock().push((id, len));
+            sharing.note_late(id, len);
         }
     }
 

@@ -22,12 +22,12 @@ use crate::connection::rx::Rx;
 use crate::connection::side::Inner;
 use crate::connection::tx::Tx;
 use crate::core::broken;
-use crate::members::fork::{AtFork, Child, Fork, Over, register};
+use crate::members::fork::{AtFork, Child, Fork, Over};
 use crate::members::membership::{Fresh, Given, Sharing};
 use onecopy_sync::OwnedGuard;
 use onecopy_sync::atomic::Ordering::SeqCst;
 use onecopy_sync::atomic::fence;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An end that is locked during a fork, against the threads of this process. The child must not touch a side
@@ -64,10 +64,11 @@ fn hold(end: Arc<Connection>, fork: &mut Fork<'_>) -> Held {
     if end.is_orphan() {
         return none(end);
     }
-    let rx = OwnedGuard::lock_for(end.clone(), |end| end.rx.mutex(), fork.left(RECEIVERS).max(RECEIVER));
+    let rx = OwnedGuard::lock_for(end.clone(), |end| end.rx().mutex(), fork.left(RECEIVERS).max(RECEIVER));
     // Another thread may have passed the end on while this one waited for its lock.
-    let usable =
-        |rx: &OwnedGuard<_, Inner<Rx>>| !end.is_orphan() && (rx.is_shared() || rx.value.can_be_shared(&end));
+    let usable = |rx: &OwnedGuard<_, Inner<Rx>>| {
+        !end.is_orphan() && (rx.is_shared() || rx.value().can_be_shared(&end))
+    };
     let Some(mut rx) = rx.filter(usable) else {
         return none(end);
     };
@@ -89,7 +90,7 @@ fn hold(end: Arc<Connection>, fork: &mut Fork<'_>) -> Held {
     // This process does not hand on a side that it must not touch itself.
     let sends = end.broken() != broken::CANNOT_SEND;
     let tx = sends
-        .then(|| OwnedGuard::lock_for(end.clone(), |end| end.tx.mutex(), fork.left(SENDERS).max(SENDER)))
+        .then(|| OwnedGuard::lock_for(end.clone(), |end| end.tx().mutex(), fork.left(SENDERS).max(SENDER)))
         .flatten();
     let tx = tx.map(|mut tx| {
         end.share_tx(&mut tx, &sharing);
@@ -140,16 +141,10 @@ impl Over for Held {
 }
 
 impl Connection {
-    /// Registers the end: forks prepare it from here on.
-    pub fn look_after(self: &Arc<Self>) {
-        let one: Weak<Connection> = Arc::downgrade(self);
-        register(one, &self.place);
-    }
-
     /// Begins to share the receiving side. The threads' lock, which the caller has, keeps all others out.
     pub fn share_rx(self: &Arc<Self>, rx: &mut Inner<Rx>, sharing: &Arc<Sharing>) {
         if !rx.is_shared() {
-            rx.value.begin_sharing(self, sharing.me());
+            rx.value_mut().begin_sharing(self, sharing.me());
             rx.share(self, sharing.clone());
         }
     }
@@ -158,8 +153,8 @@ impl Connection {
     pub fn share_tx(self: &Arc<Self>, tx: &mut Inner<Tx>, sharing: &Arc<Sharing>) {
         if !tx.is_shared() {
             // The peer's ring must be in all processes, or in none.
-            self.adopt(&mut tx.value);
-            self.handshake.decline_offer();
+            self.adopt(tx.value_mut());
+            self.decline_offer();
             tx.share(self, sharing.clone());
             sharing.sends_too();
             // A thread that has published and unlocked, and now finds the side shared, leaves the doorbell to

@@ -80,18 +80,18 @@ impl Connection {
             ));
         }
         if !rx.is_shared() {
-            self.decide(&mut rx.value, Op::Pass)?;
+            self.decide(rx.value_mut(), Op::Pass)?;
         }
         if !tx.is_shared() {
-            self.adopt(&mut tx.value);
+            self.adopt(tx.value_mut());
         }
         self.can_be_joined(&rx, tx.is_shared())?;
-        self.keeps_rings(&rx.value)?;
+        self.keeps_rings(rx.value())?;
         if !rx.is_shared() {
-            rx.value.settle(self);
+            rx.value_mut().settle(self);
         }
         // Done first, so that an end that cannot be shared is left as it was.
-        let (state, along) = self.describe(&rx.value, &tx.value)?;
+        let (state, along) = self.describe(rx.value(), tx.value())?;
         // If another thread has made a page first, this uses that one. This thread's own page is dropped
         // after the locks.
         let sharing = match self.others().sharing() {
@@ -138,8 +138,8 @@ impl Connection {
         let began = Instant::now();
         loop {
             let left = PATIENCE.saturating_sub(began.elapsed());
-            if let Some(rx) = self.rx.mutex().lock_for(left)
-                && let Some(tx) = self.tx.mutex().lock_for(TRY)
+            if let Some(rx) = self.rx().mutex().lock_for(left)
+                && let Some(tx) = self.tx().mutex().lock_for(TRY)
             {
                 return Ok((rx, tx));
             }
@@ -159,29 +159,22 @@ impl Connection {
     ///
     /// The reason why they cannot: EBUSY, EAGAIN.
     fn can_be_joined(&self, rx: &Inner<Rx>, sends: bool) -> Result<()> {
-        if self.lender.get().is_some() {
+        if self.has_lent() {
             return Err(error(
                 Errno::BUSY,
                 "pages were sent here by reference, which come home to a pool of this process; use a connection for \
                  them that is not shared",
             ));
         }
-        let moving = self.config().records == Records::Stream && !matches!(rx.value, Rx::Ring(_));
-        if !rx.is_shared() && (moving || !sends && self.handshake.waits_to_switch()) {
+        let moving = self.config().records == Records::Stream && !matches!(rx.value(), Rx::Ring(_));
+        if !rx.is_shared() && (moving || !sends && self.waits_to_switch()) {
             return Err(error(
                 Errno::AGAIN,
                 "this connection is just moving to shared memory; share it once bytes went both ways",
             ));
         }
-        match &rx.value {
-            Rx::Ring(ring) if ring.doorbells.channel().keeps_pool() => Err(error(
-                Errno::BUSY,
-                "the peer's pool came when it could not be mapped; receive what lies in it first",
-            )),
-            Rx::Ring(ring) if !rx.is_shared() && !ring.pending.can_be_shared() => {
-                let why = ring.pending.can_be_passed(ring.consumer.position());
-                Err(error(Errno::BUSY, why.err().unwrap_or("descriptors came that were not received")))
-            }
+        match rx.value() {
+            Rx::Ring(ring) => ring.can_be_joined(rx.is_shared()).map_err(|why| error(Errno::BUSY, why)),
             value if !rx.is_shared() && !value.can_be_shared(self) => {
                 Err(error(Errno::BUSY, "more views are left than processes can know of; drop some first"))
             }
@@ -257,14 +250,14 @@ impl Connection {
         }
         // No other thread has this end yet.
         let busy = || plain(Errno::BUSY);
-        let mut rx = self.rx.mutex().lock_for(PATIENCE).ok_or_else(busy)?;
-        if let Rx::Ring(ring) = &mut rx.value {
-            ring.doorbells.channel_mut().take_up(inlet, state.channel_lost);
+        let mut rx = self.rx().mutex().lock_for(PATIENCE).ok_or_else(busy)?;
+        if let Rx::Ring(ring) = rx.value_mut() {
+            ring.take_up_channel(inlet, state.channel_lost);
         }
         rx.join(self, sharing.clone());
-        let mut tx = self.tx.mutex().lock_for(PATIENCE).ok_or_else(busy)?;
-        if let Tx::Ring(ring) = &mut tx.value {
-            ring.has_channel(outlet, state.channels_made);
+        let mut tx = self.tx().mutex().lock_for(PATIENCE).ok_or_else(busy)?;
+        if let Tx::Ring(ring) = tx.value_mut() {
+            ring.take_up_channel(outlet, state.channels_made);
         }
         tx.join(self, sharing.clone());
         Ok(())

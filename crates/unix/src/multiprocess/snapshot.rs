@@ -11,13 +11,13 @@
 //! - **Before the peer's switch** the kernel counts what is received ([`Taking`]).
 
 use crate::ancillary::pending::TOLD;
-use crate::ancillary::said::Said;
 use crate::config::Records;
 use crate::connection::Connection;
+use crate::connection::handover::{RxHandover, TxHandover};
 use crate::connection::received::Rest;
-use crate::connection::rx::{Rx, RxRing};
+use crate::connection::rx::Rx;
 use crate::connection::side::Shared;
-use crate::connection::tx::{Tx, TxRing, UNKNOWN};
+use crate::connection::tx::{Tx, UNKNOWN};
 use crate::control;
 use crate::core::Core;
 use crate::core::kind::Kind;
@@ -27,12 +27,9 @@ use crate::members::membership::Sharing;
 use crate::members::others::{MAX_LENT, MOST, PARKING, RINGING, Taking};
 use onecopy_ring::consumer::{Lent, Reached};
 use onecopy_ring::page::{SidePage, WORDS, Words};
-use onecopy_ring::record::HEADER;
-use onecopy_ring::{Consumer, Mark, PeerMisbehaved};
-use onecopy_socket::Op;
+use onecopy_ring::{Consumer, PeerMisbehaved};
 use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
-use onecopy_sync::clock::coarse_ms;
 use onecopy_sys::sockopt;
 
 /// Indices of the words of the receiving side. Three words for each borrow follow, from `FIRST` on.
@@ -98,13 +95,7 @@ const RING: u64 = 3;
 /// Set in the word that names the member that has met the channel, if any has.
 const MET: u64 = 1 << 32;
 
-/// Records begin at multiples of this ([`onecopy_ring::record`]).
-const FRAMES: u64 = HEADER as u64;
-
 const _: () = assert!(MAX_LENT == (WORDS - rx::FIRST) / 3);
-
-/// How often a process checks whether those that have borrowed still live, in milliseconds.
-const LOOK_MS: u64 = 20;
 
 fn size(word: u64) -> usize {
     usize::try_from(word).unwrap_or(usize::MAX)
@@ -117,7 +108,7 @@ impl Rx {
         match self {
             Rx::Plain | Rx::Undecided(_) => core.config().records == Records::Atomic,
             Rx::Switching(_) => core.config().records == Records::Atomic,
-            Rx::Ring(ring) => ring.pending.can_be_shared() && ring.consumer.lent().count() <= MAX_LENT,
+            Rx::Ring(ring) => ring.can_be_shared(),
         }
     }
 
@@ -142,7 +133,7 @@ impl Rx {
                 return undecided.resume(words[rx::RECEIVED], words[rx::STRIPS] != 0);
             }
             (PLAIN, Rx::Undecided(_)) => {
-                end.handshake.decided_now();
+                end.decided_now();
                 *self = Rx::Plain;
                 return Ok(());
             }
@@ -165,44 +156,26 @@ impl Rx {
             start: lent[1],
             end: lent[2],
         });
-        if reached.read != ring.consumer.position() {
-            // Another process has gone past what this one had met.
-            ring.pending.move_on();
-        }
-        ring.consumer.resume(me, reached, lent)?;
-        ring.pending.forget_sender();
-        let rest = words[rx::REST..rx::REST + 3].iter().any(|word| *word != 0);
-        ring.rest = None;
-        if rest && end.config().records != Records::Stream {
-            return Err(PeerMisbehaved::Member); // only stream records are received in part
-        }
-        if rest {
-            let rest = Rest::of_words([words[rx::REST], words[rx::REST + 1], words[rx::REST + 2]]);
-            // The peer publishes whole frames, so all of the rest must be there.
-            let there = ring.consumer.available(rest.size().max(1))?;
-            if rest.size() > there {
-                return Err(PeerMisbehaved::Member);
-            }
-            ring.rest = Some(rest);
-        }
-        let at = reached.read.wrapping_add(ring.rest.map_or(0, |rest| rest.size()) as u64);
-        if end.kind().has_records() && !at.is_multiple_of(FRAMES) {
-            return Err(PeerMisbehaved::Member);
-        }
-        ring.elsewhere = Some(words[rx::MET] as u32).filter(|_| words[rx::MET] != 0);
-        ring.doorbells.channel_mut().learn([words[rx::KNOWN], words[rx::KNOWN + 1]]);
-        let told = std::array::from_fn(|i| words[rx::PENDING + i]);
-        ring.pending.load(me, reached.read, told);
-        let debt = words[rx::DOORBELL_DEBT] as i64 as isize;
-        let (stray, forgiven) = (words[rx::STRAY] != 0, size(words[rx::FORGIVEN]));
-        ring.doorbells.resume(Balance { debt, stray, forgiven })?;
-        Ok(())
+        let rest = [words[rx::REST], words[rx::REST + 1], words[rx::REST + 2]];
+        let left = RxHandover {
+            reached,
+            rest: rest.iter().any(|word| *word != 0).then(|| Rest::of_words(rest)),
+            balance: Balance {
+                debt: words[rx::DOORBELL_DEBT] as i64 as isize,
+                stray: words[rx::STRAY] != 0,
+                forgiven: size(words[rx::FORGIVEN]),
+            },
+            met: Some(words[rx::MET] as u32).filter(|_| words[rx::MET] != 0),
+            known: [words[rx::KNOWN], words[rx::KNOWN + 1]],
+            told: std::array::from_fn(|i| words[rx::PENDING + i]),
+        };
+        ring.resume(end, me, left, lent)
     }
 
     pub fn begin_sharing(&mut self, core: &Core, me: u32) {
         self.settle(core);
         if let Rx::Ring(ring) = self {
-            ring.consumer.share(me);
+            ring.begin_sharing(me);
         }
         if let Some(ring) = core.rx_ring() {
             // Pools that come from here on would be in one process only. With this the peer copies instead.
@@ -235,29 +208,23 @@ impl Shared for Rx {
                 words[rx::FORGIVEN] = u64::from(switching.recovered);
             }
             Rx::Ring(ring) => {
-                let Reached { read, marks, after } = ring.consumer.reached();
-                words[rx::MODE] = RING;
-                words[rx::READ] = read;
-                words[rx::MARKS] = marks;
-                words[rx::AFTER] = after;
-                let Balance { debt, stray, forgiven } = ring.doorbells.balance();
-                words[rx::DOORBELL_DEBT] = debt as i64 as u64;
-                words[rx::STRAY] = u64::from(stray);
-                words[rx::FORGIVEN] = forgiven as u64;
-                let channel = ring.doorbells.channel();
                 let me = end.others().sharing().map_or(0, |sharing| sharing.me());
-                // The process that received last, not the first one: a child that has inherited the channel
-                // may outlive the process that met it.
-                let lost = channel.is_met().then_some(me);
-                let met = channel.has_channel().then_some(me).or(ring.elsewhere).or(lost);
+                let RxHandover { reached, rest, balance, met, known, told } = ring.handover(me);
+                words[rx::MODE] = RING;
+                words[rx::READ] = reached.read;
+                words[rx::MARKS] = reached.marks;
+                words[rx::AFTER] = reached.after;
+                words[rx::DOORBELL_DEBT] = balance.debt as i64 as u64;
+                words[rx::STRAY] = u64::from(balance.stray);
+                words[rx::FORGIVEN] = balance.forgiven as u64;
                 words[rx::MET] = met.map_or(0, |member| MET | u64::from(member));
-                words[rx::KNOWN..rx::KNOWN + 2].copy_from_slice(&channel.known());
-                words[rx::PENDING..rx::PENDING + TOLD].copy_from_slice(&ring.pending.save(me, read));
-                if let Some(rest) = &ring.rest {
+                words[rx::KNOWN..rx::KNOWN + 2].copy_from_slice(&known);
+                words[rx::PENDING..rx::PENDING + TOLD].copy_from_slice(&told);
+                if let Some(rest) = rest {
                     words[rx::REST..rx::REST + 3].copy_from_slice(&rest.words());
                 }
                 let mut count = 0;
-                for (lent, to) in ring.consumer.lent().zip(words[rx::FIRST..].chunks_exact_mut(3)) {
+                for (lent, to) in ring.lent().zip(words[rx::FIRST..].chunks_exact_mut(3)) {
                     let name = u64::from(lent.member) << 32 | u64::from(lent.id);
                     to.copy_from_slice(&[name, lent.start, lent.end]);
                     count += 1;
@@ -292,9 +259,7 @@ impl Shared for Rx {
         match self {
             Rx::Ring(ring) if died => {
                 ring.recover_from_death(end);
-                let freed =
-                    ring.consumer.release_all_of(|member| member != sharing.me() && !sharing.lives(member));
-                ring.doorbells.notes_room(freed);
+                ring.free_lent_of(|member| member != sharing.me() && !sharing.lives(member));
             }
             // The dead process may have been further than it had saved.
             Rx::Switching(switching) if died => switching.recovered = true,
@@ -309,18 +274,11 @@ impl Shared for Rx {
 
     fn alone(&mut self, end: &Connection, sharing: &Sharing) {
         if let Rx::Ring(ring) = self {
-            let freed = ring.consumer.unshare();
-            ring.doorbells.notes_room(freed);
-            if ring.doorbells.takes_note_of_room()
-                && let Err(misbehaved) = ring.unpark(end)
-            {
-                // The next call on the socket reports it.
-                let _ = end.misbehaved(Op::Recv, misbehaved);
-            }
+            ring.end_sharing(end);
         }
         // If another process had pools and has gone with them, no new pools can be mapped. Their pages go on
         // coming as copies.
-        let lost = matches!(self, Rx::Ring(ring) if ring.pending.lacks_pools());
+        let lost = matches!(self, Rx::Ring(ring) if ring.lacks_pools());
         if let Some(ring) = end.rx_ring()
             && !lost
         {
@@ -332,18 +290,8 @@ impl Shared for Rx {
     fn entered(&mut self, _end: &Connection, sharing: &Sharing) {
         let Rx::Ring(ring) = self else { return };
         let me = sharing.me();
-        if ring.consumer.lent().any(|lent| lent.member != me) {
-            let now = coarse_ms();
-            if now.wrapping_sub(ring.looked) >= LOOK_MS {
-                ring.looked = now;
-                let freed = ring.consumer.release_all_of(|member| member != me && !sharing.lives(member));
-                ring.doorbells.notes_room(freed);
-            }
-        }
-        for (id, len) in sharing.late.lock().drain(..) {
-            let freed = ring.consumer.release(id, len);
-            ring.doorbells.notes_room(freed);
-        }
+        ring.free_lent_now_and_then(me, |member| member != me && !sharing.lives(member));
+        sharing.each_late(|id, len| ring.release_late(id, len));
     }
 
     fn saved(&mut self, end: &Connection, sharing: &Sharing) {
@@ -355,14 +303,7 @@ impl Shared for Rx {
             doing.store(0, Relaxed);
         }
         if let Rx::Ring(ring) = self {
-            ring.consumer.flush();
-            point!("flushed");
-            if ring.doorbells.takes_note_of_room()
-                && let Err(misbehaved) = ring.unpark(end)
-            {
-                // The next call on the socket reports it.
-                let _ = end.misbehaved(Op::Recv, misbehaved);
-            }
+            ring.give_back_saved(end);
         }
     }
 
@@ -376,26 +317,6 @@ impl Shared for Rx {
     }
 }
 
-impl RxRing {
-    /// Recovers after the process that held the receiving side was killed. What it had taken and not saved is
-    /// received again. What it left in the doorbells' queue, and nothing explains, is no misbehaviour.
-    pub fn recover_from_death(&mut self, core: &Core) {
-        self.consumer.recover();
-        self.doorbells.forgive_queued(core);
-    }
-}
-
-impl TxRing {
-    /// Separates this sender's bytes from the descriptors of a dead one. If the mark that was published last
-    /// is for descriptors, the process that laid it was killed before its first byte. Another mark behind it
-    /// says that the descriptors belong to no byte that follows.
-    fn part_from_the_dead(&mut self, kind: Kind) {
-        if kind == Kind::Stream && matches!(self.producer.ends_with_mark(), Some(Mark::Fds { .. })) {
-            self.said = Said::anew();
-        }
-    }
-}
-
 impl Tx {
     /// Returns the state that another process says this side was in.
     pub fn mode(words: &Saved) -> std::result::Result<Mode, PeerMisbehaved> {
@@ -405,17 +326,10 @@ impl Tx {
     /// Goes on where another process has left off.
     pub fn resume(&mut self, kind: Kind, words: &Saved) -> std::result::Result<(), PeerMisbehaved> {
         match (words[tx::MODE], self) {
-            (RING, Tx::Ring(_)) if kind.has_records() && !words[tx::STATE].is_multiple_of(FRAMES) => {
-                return Err(PeerMisbehaved::Member);
-            }
             (PLAIN, Tx::Kernel { sent }) => *sent = words[tx::SENT],
             (RING, Tx::Ring(ring)) => {
-                let state = [words[tx::STATE], words[tx::STATE + 1], words[tx::STATE + 2]];
-                ring.producer.resume(state)?;
-                ring.learn_channel(words[tx::CHANNEL] as u32);
-                // The peer was told the identity of another process.
-                ring.said = Said::default();
-                ring.part_from_the_dead(kind);
+                let positions = [words[tx::STATE], words[tx::STATE + 1], words[tx::STATE + 2]];
+                ring.resume(kind, TxHandover { positions, channels: words[tx::CHANNEL] as u32 })?;
             }
             _ => return Err(PeerMisbehaved::Member),
         }
@@ -436,8 +350,9 @@ impl Shared for Tx {
             Tx::Kernel { sent } => (words[tx::MODE], words[tx::SENT]) = (PLAIN, *sent),
             Tx::Ring(ring) => {
                 words[tx::MODE] = RING;
-                words[tx::STATE..tx::STATE + 3].copy_from_slice(&ring.producer.state());
-                words[tx::CHANNEL] = ring.made.into();
+                let TxHandover { positions, channels } = ring.handover();
+                words[tx::STATE..tx::STATE + 3].copy_from_slice(&positions);
+                words[tx::CHANNEL] = channels.into();
             }
         }
         words
@@ -454,12 +369,12 @@ impl Shared for Tx {
         if let Tx::Ring(ring) = self {
             // Relaxed: stored under this lock, or by a process that is dead.
             let made = sharing.words().about.0.channel.load(Relaxed);
-            ring.learn_channel(ring.made.max(made));
+            ring.hear_of_channels(made);
         }
         match self {
             Tx::Kernel { sent } if died => *sent = UNKNOWN,
             Tx::Ring(ring) if died => {
-                ring.producer.recover()?;
+                ring.recover_from_death()?;
                 end.recover_queue(&sharing.words().tx.0);
             }
             _ => {}

@@ -30,7 +30,7 @@ use crate::connection::tx::Tx;
 use crate::core::broken;
 use crate::core::kind::Kind;
 use crate::handshake::undecided::{Switching, Undecided};
-use crate::handshake::upgrade::{Nonce, offered};
+use crate::handshake::upgrade::Nonce;
 use crate::members::patience::PATIENCE;
 use crate::multiprocess::refusal::{error, invalid, plain, refuse, wrong};
 use crate::multiprocess::snapshot::{Mode, Saved};
@@ -111,8 +111,8 @@ impl Connection {
             ));
         }
         let busy = || error(Errno::AGAIN, "another thread is just forking; try again");
-        let mut rx = self.rx.lock_for(PATIENCE).ok_or_else(busy)?;
-        let mut tx = self.tx.lock_for(PATIENCE).ok_or_else(busy)?;
+        let mut rx = self.rx().lock_for(PATIENCE).ok_or_else(busy)?;
+        let mut tx = self.tx().lock_for(PATIENCE).ok_or_else(busy)?;
         if let Some(misbehaved) = rx.misbehaved().or(tx.misbehaved()) {
             return Err(self.misbehaved(Op::Pass, misbehaved));
         }
@@ -127,7 +127,7 @@ impl Connection {
         let mut fds = vec![copy(self.fd())?, page];
         fds.extend(along);
         // Nothing fails from here on.
-        self.handshake.decline_offer();
+        self.decline_offer();
         words.words().rx.0.state.save(&rx.save(self));
         words.words().tx.0.state.save(&tx.save(self));
         let pass = &words.words().pass.0;
@@ -152,7 +152,7 @@ impl Connection {
                 "other processes share this socket, or were given it; pass it on before that, or once they are gone",
             ));
         }
-        if self.handshake.waits_to_switch() {
+        if self.waits_to_switch() {
             return Err(error(
                 Errno::AGAIN,
                 "this connection is just moving to shared memory, and too much of what was sent before lies unread; \
@@ -160,13 +160,13 @@ impl Connection {
             ));
         }
         // By these rings the peer learns that this end keeps stream records, too.
-        if self.config().records == Records::Stream && self.handshake.offered() == offered::ATTACH {
+        if self.config().records == Records::Stream && self.is_to_attach() {
             return Err(error(
                 Errno::AGAIN,
                 "this connection is just moving to shared memory, by what is sent here next; send something, then try again",
             ));
         }
-        if self.lender.get().is_some() {
+        if self.has_lent() {
             return Err(error(
                 Errno::BUSY,
                 "pages were sent here by reference, which come home to a pool of this process; use a connection for \
@@ -178,13 +178,7 @@ impl Connection {
             Rx::Plain | Rx::Undecided(_) => Ok(()),
             Rx::Switching(switching) if switching.carry.is_pending() => Err(error(Errno::BUSY, of_records)),
             Rx::Switching(_) => Ok(()),
-            Rx::Ring(ring) if ring.doorbells.channel().keeps_pool() => Err(error(
-                Errno::BUSY,
-                "the peer's pool came when it could not be mapped; receive what lies in it first",
-            )),
-            Rx::Ring(ring) => {
-                ring.pending.can_be_passed(ring.consumer.position()).map_err(|why| error(Errno::BUSY, why))
-            }
+            Rx::Ring(ring) => ring.can_be_passed().map_err(|why| error(Errno::BUSY, why)),
         }
     }
 
@@ -226,14 +220,14 @@ impl Connection {
         };
         let (mut inlet, mut outlet, mut channel_lost, mut channels_made) = (None, None, false, 0);
         if let Rx::Ring(ring) = rx {
-            channel_lost = ring.doorbells.channel().is_lost();
-            inlet = channel(ring.doorbells.channel().keep().as_ref().map(|inlet| inlet.as_fd()))?;
+            channel_lost = ring.has_lost_channel();
+            inlet = channel(ring.channel_to_give().as_ref().map(|inlet| inlet.as_fd()))?;
         }
         if let Tx::Ring(ring) = tx
-            && let Some(end) = &ring.channel
+            && let Some((end, made)) = ring.channel_to_give()
         {
-            channels_made = ring.made;
-            outlet = channel(Some(end.as_fd()))?;
+            channels_made = made;
+            outlet = channel(Some(end))?;
         }
         let kernel_sent = match tx {
             Tx::Kernel { sent } => *sent,
@@ -322,24 +316,21 @@ impl Connection {
         let mut rx = self.lock_rx(Op::Pass)?;
         rx.resume(self, 0, &rx_words).map_err(lied)?;
         if let Rx::Ring(ring) = &mut *rx {
-            if ring.consumer.borrows() > 0 {
+            if ring.is_borrowed() {
                 return Err(lied(PeerMisbehaved::Member));
             }
-            if inlet.is_some() {
-                ring.elsewhere = None;
-            }
-            ring.doorbells.channel_mut().take_up(inlet, state.channel_lost);
-            if ring.pending.lacks_pools()
+            ring.take_up_channel(inlet, state.channel_lost);
+            if ring.lacks_pools()
                 && let Some(ring) = self.rx_ring()
             {
                 ring.header().info.0.max_shared.store(0, Relaxed);
             }
         }
         drop(rx);
-        let mut tx = self.tx.lock_within(|| PATIENCE).ok_or(plain(Errno::BUSY))?;
+        let mut tx = self.tx().lock_within(|| PATIENCE).ok_or(plain(Errno::BUSY))?;
         tx.resume(self.kind(), &tx_words).map_err(lied)?;
         if let Tx::Ring(ring) = &mut *tx {
-            ring.has_channel(outlet, state.channels_made);
+            ring.take_up_channel(outlet, state.channels_made);
         }
         drop(tx);
         self.settle_settings().map_err(plain)

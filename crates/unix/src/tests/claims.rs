@@ -94,18 +94,19 @@ fn answered(uid: u32, gid: u32) -> (OwnedFd, i32) {
 /// Sends "abc" with the identity of the process that answered on that socket.
 fn send_as_whom_answered(a: &Connection, socket: &OwnedFd) {
     control::send_fd(a.fd(), &[0], socket.as_fd()).unwrap();
-    let mut tx = a.tx.lock();
+    let mut tx = a.tx().lock();
     let Tx::Ring(ring) = &mut *tx else { panic!("a pair begins with rings") };
     let hint = Hint { policy: Policy::Cached, footprint: 3, reader: Reader::Unknown };
     if a.kind() == Kind::Stream {
-        ring.producer.mark(0, Mark::Identity { said: true });
-        let stride = ring.producer.stride();
-        ring.producer.publish_marks(stride);
-        ring.producer.copy_in(0, b"abc", hint);
-        ring.producer.publish(3);
+        let producer = ring.producer();
+        producer.mark(0, Mark::Identity { said: true });
+        let stride = producer.stride();
+        producer.publish_marks(stride);
+        producer.copy_in(0, b"abc", hint);
+        producer.publish(3);
     } else {
-        ring.producer.copy_in(HEADER, b"abc", hint);
-        ring.producer.publish_frame(Frame { len: 3, end: true, with: With::new(0, Identity::Said) });
+        ring.producer().copy_in(HEADER, b"abc", hint);
+        ring.producer().publish_frame(Frame { len: 3, end: true, with: With::new(0, Identity::Said) });
     }
 }
 
@@ -198,7 +199,7 @@ fn send_fd(a: &Connection, flags: SendFlags) -> Result<usize> {
 /// Makes the channel narrow: it has room for a few messages only, as where the limit for sockets' memory is
 /// low.
 fn narrow(a: &Connection) {
-    let mut tx = a.tx.lock();
+    let mut tx = a.tx().lock();
     let Tx::Ring(ring) = &mut *tx else { panic!("a pair begins with rings") };
     let channel = ring.channel(a).unwrap();
     sockopt::set_socket_send_buffer_size(&*channel, 1).unwrap();
@@ -250,8 +251,8 @@ fn who_takes_marks_and_leaves_their_messages_is_a_liar() {
                     Kind::Stream => a.send_msg(&[IoSlice::new(b"x")], SendAncillary::default(), flags),
                     _ => a.send_record(&[IoSlice::new(b"x")], flags),
                 };
-                let head = match &*a.tx.lock() {
-                    Tx::Ring(ring) => ring.producer.head(),
+                let head = match &*a.tx().lock() {
+                    Tx::Ring(ring) => ring.handover().positions[0],
                     Tx::Kernel { .. } => panic!("a pair begins with rings"),
                 };
                 ring.header().reader.0.tail.store(head, Release);

@@ -87,7 +87,7 @@ fn a_sender_waits_for_a_holder_that_is_stopped_no_longer_than_for_its_peer() {
 /// alone.
 fn is_shared(stream: &Stream) -> (bool, bool) {
     let end = stream.end();
-    (end.rx.mutex().lock().is_shared(), end.tx.mutex().lock().is_shared())
+    (end.rx().mutex().lock().is_shared(), end.tx().mutex().lock().is_shared())
 }
 
 /// Uses both directions of both ends.
@@ -220,7 +220,7 @@ fn a_thread_that_makes_pages_for_chains_at_a_fork_stops_no_child() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let end = b.end();
-            let copies = &end.copies;
+            let copies = end.copies();
             let (locked, go) = (&locked, &go);
             copies.keep_locked(|| {
                 locked.tell(0);

@@ -31,10 +31,10 @@ impl Liar {
     }
 
     fn with(&self, write: impl FnOnce(&mut onecopy_ring::Producer)) {
-        let mut tx = self.end.tx.lock();
+        let mut tx = self.end.tx().lock();
         let Tx::Ring(ring) = &mut *tx else { panic!("a pair begins with rings") };
-        assert!(ring.producer.room(1 << 15).unwrap() >= 1 << 15);
-        write(&mut ring.producer);
+        assert!(ring.producer().room(1 << 15).unwrap() >= 1 << 15);
+        write(ring.producer());
     }
 
     /// Shares a pool that is valid in everything but what `pool` says.

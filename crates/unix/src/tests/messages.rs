@@ -461,10 +461,10 @@ fn a_channel_whose_byte_another_process_takes_is_counted_once() {
         wire.hear();
         for _ in 0..3 {
             assert!(recv_as(&b, RecvFlags::DONTWAIT).unwrap_err().would_block());
-            let mut rx = b.rx.lock();
+            let mut rx = b.rx().lock();
             let Rx::Ring(ring) = &mut *rx else { panic!("a pair begins with rings") };
             ring.settle(&b).unwrap();
-            assert_eq!((ring.doorbells.balance().debt, control::queued(b.fd())), (0, Ok(0)), "{kind:?}");
+            assert_eq!((ring.doorbells().balance().debt, control::queued(b.fd())), (0, Ok(0)), "{kind:?}");
             drop(rx);
             send(&a, b'y', &[]).unwrap();
             assert_eq!(recv(&b), got(b'y', &[]));
@@ -491,10 +491,10 @@ fn a_channel_for_which_there_was_no_descriptor_is_made_up_for() {
             let old = getrlimit(Resource::Nofile);
             setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..old }).unwrap();
             // The byte is taken as an expected doorbell, and the count is corrected.
-            if let Rx::Ring(ring) = &mut *b.rx.lock() {
-                ring.doorbells.add_debt(1);
-                ring.doorbells.take_debt(&b);
-                ring.doorbells.forgive_debt();
+            if let Rx::Ring(ring) = &mut *b.rx().lock() {
+                ring.doorbells().add_debt(1);
+                ring.doorbells().take_debt(&b);
+                ring.doorbells().forgive_debt();
             }
             assert_eq!(
                 recv_as(&b, RecvFlags::empty()).unwrap_err().raw_os_error(),

@@ -229,7 +229,7 @@ fn strangers_share_on_and_a_broker_stays_alive() {
 /// Returns whether either side uses the shared way.
 fn is_shared(stream: &Stream) -> bool {
     let end = stream.end();
-    end.rx.mutex().lock().is_shared() || end.tx.mutex().lock().is_shared()
+    end.rx().mutex().lock().is_shared() || end.tx().mutex().lock().is_shared()
 }
 
 fn becomes_its_own(a: &Stream, b: &Stream) {

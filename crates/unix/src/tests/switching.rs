@@ -49,7 +49,7 @@ fn nowhere() -> Arc<Rendezvous> {
 
 /// Makes the end join the peer's rings. Takes nothing of the bytes that they came with.
 fn joined(end: Arc<Connection>) -> Arc<Connection> {
-    let mut rx = end.rx.lock();
+    let mut rx = end.rx().lock();
     end.decide(&mut rx, crate::Op::Recv).unwrap();
     assert!(matches!(&*rx, Rx::Switching(_)), "it has not joined");
     drop(rx);
@@ -180,7 +180,7 @@ impl Switched {
 
     /// Receives the last words, from `next` on.
     fn finish(self, mut next: u32, what: &str) {
-        assert!(matches!(&*self.end.rx.lock(), Rx::Ring(_)) || next < ALL);
+        assert!(matches!(&*self.end.rx().lock(), Rx::Ring(_)) || next < ALL);
         loop {
             let words = get(&self.end).unwrap_or_else(|error| panic!("{what}: {error}"));
             if words.is_empty() {

@@ -80,7 +80,7 @@ impl Outgoing for Cursor<'_, '_> {
     const SENDS: bool = true;
 
     fn len(&self) -> usize {
-        self.left
+        self.left()
     }
 
     fn lock<'s>(&self, socket: &'s Socket, flags: SendFlags) -> Result<SideGuard<'s, Tx>> {
@@ -95,7 +95,7 @@ impl Outgoing for Cursor<'_, '_> {
         attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
-        let len = self.left;
+        let len = self.left();
         ring.send_frame(core, self, attached, flags).map(|()| len)
     }
 

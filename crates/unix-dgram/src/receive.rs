@@ -17,7 +17,6 @@ use onecopy_unix::connection::wait::Ready;
 use onecopy_unix::connection::waiting::Waiting;
 use onecopy_unix::control;
 use onecopy_unix::control::Peek;
-use onecopy_unix::generation::generation;
 use onecopy_unix::{Error, Op, Owner, Received, ReceivedFlags, RecvFlags, Result, SocketAddr, View};
 use rustix::io::{self, Errno};
 use std::io::IoSliceMut;
@@ -100,7 +99,7 @@ impl Socket {
         };
         let front: Weak<Socket> = Arc::downgrade(self);
         let end = of.unwrap_or_else(|| front.clone());
-        let owner = Owner { end, front, generation: generation() };
+        let owner = Owner::new(end, front);
         Ok((View::of_datagram(owner, taken), received, from))
     }
 
@@ -249,14 +248,14 @@ impl Socket {
                 pieces.push(IoSliceMut::new(&mut behind));
             }
             let (mut unasked, mut control) = (Fds::default(), None);
-            let came = match &mut call.fds {
+            let came = match call.fds() {
                 _ if empty => Err(Errno::AGAIN),
                 None if pairing.is_none() && fan_in.is_none() => {
                     scm::recv(self.fd(), &mut pieces, Space::None, kernel)
                 }
                 fds => {
                     let asked = fds.is_some();
-                    let fds = fds.as_deref_mut().unwrap_or(&mut unasked);
+                    let fds = fds.unwrap_or(&mut unasked);
                     let came = fds.recv(self.fd(), &mut pieces, kernel);
                     // Loaded only now: another thread may just have given the token away.
                     let token = pairing.map_or(0, |pairing| pairing.token());
@@ -280,8 +279,8 @@ impl Socket {
                         if message.bytes == CONTROL_LEN
                             && self.is_control(fan_in, &pieces, message, peek) =>
                     {
-                        if let Some(fds) = &mut call.fds {
-                            **fds = Fds::default();
+                        if let Some(fds) = call.fds() {
+                            *fds = Fds::default();
                         }
                         controls += 1;
                         if controls % CONTROLS == 0 {

@@ -42,7 +42,7 @@ impl Socket {
     ) -> Result<usize> {
         attached.check()?;
         let mut cursor = Cursor::new(slices);
-        let len = cursor.left;
+        let len = cursor.left();
         self.send_to_peer(&mut cursor, None, attached, flags).map(|()| len)
     }
 
@@ -306,7 +306,7 @@ impl Socket {
             self.check(Op::Send)?;
             return self
                 .kernel_datagram(&cursor, Some(&address), attached, flags, None)
-                .map(|()| cursor.left);
+                .map(|()| cursor.left());
         }
         // The peer takes what it finds in the kernel's queue for a doorbell, so nothing else may be sent
         // there from here. And datagrams on a lane must not be overtaken.
@@ -317,7 +317,7 @@ impl Socket {
         match is_peer {
             Some(true) => {
                 let mut cursor = cursor;
-                let len = cursor.left;
+                let len = cursor.left();
                 return self.send_to_peer(&mut cursor, Some(&address), attached, flags).map(|()| len);
             }
             Some(false) => {}
@@ -330,7 +330,7 @@ impl Socket {
                 self.forget_peer();
             }
         }
-        self.kernel_datagram(&cursor, Some(&address), attached, flags, None).map(|()| cursor.left)
+        self.kernel_datagram(&cursor, Some(&address), attached, flags, None).map(|()| cursor.left())
     }
 
     /// Whether the peer is the socket of that name; None if that cannot be told.
@@ -393,7 +393,7 @@ impl Socket {
         flags: SendFlags,
         riding: Option<&Pairing>,
     ) -> Result<()> {
-        let len = cursor.left;
+        let len = cursor.left();
         let pieces = cursor.pieces(usize::MAX);
         if pieces.len() == IOV_MAX && pieces.iter().map(|piece| piece.len()).sum::<usize>() < len {
             return Err(too_long());

@@ -54,13 +54,19 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug)]
 pub struct SeqPacket {
-    pub(crate) end: Arc<Connection>,
-    pub(crate) handle: Handle,
+    end: Arc<Connection>,
+    handle: Handle,
 }
 
 impl SeqPacket {
     pub(crate) fn of(end: Arc<Connection>) -> SeqPacket {
         SeqPacket { end, handle: Handle::first() }
+    }
+
+    /// Returns the connection inside.
+    #[cfg(test)]
+    pub(crate) fn end(&self) -> &Arc<Connection> {
+        &self.end
     }
 
     fn plain(fd: OwnedFd) -> SeqPacket {

@@ -313,8 +313,8 @@ impl<'a> Slot<'a> {
                 guard.unlock_fenced();
                 end.welcome_back();
                 end.finish(
-                    end.ring_after(result.is_ok() || cursor.left < filled, result),
-                    filled - cursor.left,
+                    end.ring_after(result.is_ok() || cursor.left() < filled, result),
+                    filled - cursor.left(),
                     flags,
                 )
             }

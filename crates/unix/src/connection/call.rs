@@ -7,7 +7,7 @@ use std::io::{IoSlice, IoSliceMut};
 #[derive(Debug)]
 pub struct Call<'a> {
     /// Where descriptors go. Without such a place they are closed, as recv(2) does.
-    pub fds: Option<&'a mut Fds>,
+    pub(super) fds: Option<&'a mut Fds>,
     /// The position in the ring that the receive must not pass, since it has descriptors that came with bytes
     /// before it.
     pub(super) until: u64,
@@ -22,6 +22,11 @@ impl<'a> Call<'a> {
     /// A receive with a place for descriptors.
     pub fn with(fds: &'a mut Fds) -> Call<'a> {
         Call { fds: Some(fds), until: u64::MAX }
+    }
+
+    /// Returns where descriptors go, if they are asked for.
+    pub fn fds(&mut self) -> Option<&mut Fds> {
+        self.fds.as_deref_mut()
     }
 
     /// Drops the descriptors that were received so far: they are nobody's, and the call goes on elsewhere.
@@ -49,12 +54,19 @@ pub struct Cursor<'a, 'b> {
     slices: &'a [IoSlice<'b>],
     /// Bytes of the first slice that are done.
     done: usize,
-    pub left: usize,
+    /// Bytes that are not done.
+    left: usize,
 }
 
 impl<'a, 'b> Cursor<'a, 'b> {
     pub fn new(slices: &'a [IoSlice<'b>]) -> Self {
         Cursor { slices, done: 0, left: slices.iter().map(|slice| slice.len()).sum() }
+    }
+
+    /// Returns how many bytes are left to send.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.left
     }
 
     /// Returns the next at most `max` bytes that are next to each other. Never empty while something is left.

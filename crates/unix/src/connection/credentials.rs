@@ -20,7 +20,7 @@ use rustix::fd::BorrowedFd;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Saying {
     /// The form in which a frame states it.
-    pub who: Identity,
+    pub(super) who: Identity,
     said: Said,
 }
 

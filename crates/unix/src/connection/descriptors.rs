@@ -25,7 +25,7 @@ impl Connection {
     ) -> Result<usize> {
         attached.check()?;
         let mut cursor = Cursor::new(slices);
-        let total = cursor.left;
+        let total = cursor.left();
         if attached.is_empty() || total == 0 {
             // Without a byte to travel with, a stream drops the descriptors, as Linux does.
             return self.send(slices, flags);
@@ -35,9 +35,9 @@ impl Connection {
             tx.mirror_full(self);
             tx.unlock_fenced();
             self.welcome_back();
-            self.ring_after(cursor.left < total, result)
+            self.ring_after(cursor.left() < total, result)
         });
-        self.finish(result, total - cursor.left, flags)
+        self.finish(result, total - cursor.left(), flags)
     }
 
     fn send_with_locked(
@@ -69,12 +69,12 @@ impl Connection {
                     ring.say(self, saying, marked + 1, flags)?;
                 }
                 if !attached.fds.is_empty() {
-                    ring.mark_fds(self, cursor.left, attached.fds, flags)?;
+                    ring.mark_fds(self, cursor.left(), attached.fds, flags)?;
                 }
                 ring.said.holds = true;
             }
         }
-        let result = if cursor.left == 0 { Ok(()) } else { self.send_locked(tx, cursor, flags) };
+        let result = if cursor.left() == 0 { Ok(()) } else { self.send_locked(tx, cursor, flags) };
         if let Tx::Ring(ring) = tx {
             ring.said.holds = false;
         }

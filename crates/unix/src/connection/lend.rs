@@ -199,9 +199,9 @@ impl Connection {
         let slices = [IoSlice::new(bytes)];
         let mut cursor = Cursor::new(&slices);
         let result = self.send_locked(tx, &mut cursor, flags);
-        let sent = bytes.len() - cursor.left;
+        let sent = bytes.len() - cursor.left();
         self.counters().references_copied.add(usize::from(sent > 0));
-        let short = if cursor.left > 0 { Err(Error::new(Op::Send, Errno::AGAIN)) } else { Ok(()) };
+        let short = if cursor.left() > 0 { Err(Error::new(Op::Send, Errno::AGAIN)) } else { Ok(()) };
         (sent, result.and(short))
     }
 

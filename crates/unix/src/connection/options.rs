@@ -143,7 +143,7 @@ impl Connection {
                     let in_ring = consumer.as_mut().and_then(|ring| records_in(ring, 0).ok()).unwrap_or(0);
                     // Once the peer has switched, its doorbells are there too: this is an upper bound.
                     let queued = if left == Some(0) { 0 } else { queued };
-                    return Ok(queued.saturating_sub(switching.carry.past()) + in_ring);
+                    return Ok(queued.saturating_sub(switching.carry().past()) + in_ring);
                 }
                 let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
                 let in_ring = consumer.as_mut().and_then(|ring| ring.payload().ok()).unwrap_or(0);

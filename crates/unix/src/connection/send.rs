@@ -73,7 +73,7 @@ impl Connection {
     /// EAGAIN, EPIPE, EINTR, EPROTO. If something was sent before the error, its length is returned instead.
     pub fn send(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
         let mut cursor = Cursor::new(slices);
-        let total = cursor.left;
+        let total = cursor.left();
         if total == 0 {
             return self.finish(self.send_nothing(), 0, flags);
         }
@@ -84,9 +84,9 @@ impl Connection {
             self.welcome_back();
             // The last piece was published without a look at the doorbell: unlocking is the fence that the
             // look needs.
-            self.ring_after(cursor.left < total, result)
+            self.ring_after(cursor.left() < total, result)
         });
-        let sent = total - cursor.left;
+        let sent = total - cursor.left();
         self.finish(result, sent, flags)
     }
 
@@ -102,7 +102,7 @@ impl Connection {
             let (n, whole) = self.send_kernel(cursor, SendAncillary::default(), flags)?;
             *sent = sent.saturating_add(n as u64);
             point!("sent over the kernel");
-            if cursor.left == 0 || !whole {
+            if cursor.left() == 0 || !whole {
                 return Ok(());
             }
             if self.handshake.is_open() {
@@ -172,8 +172,8 @@ impl TxRing {
         let chunk = chunk(capacity);
         let mut start = None;
         let mut unrung = 0;
-        while cursor.left > 0 {
-            let want = cursor.left.min(chunk);
+        while cursor.left() > 0 {
+            let want = cursor.left().min(chunk);
             let room = self.room(core, want, 1, flags, &mut start)?;
             let n = room.min(want);
             let mut at = 0;
@@ -192,7 +192,7 @@ impl TxRing {
             self.producer.publish(n);
             point!("published");
             unrung += n;
-            if cursor.left > 0 && unrung >= capacity / 2 {
+            if cursor.left() > 0 && unrung >= capacity / 2 {
                 // A receiver that is awake sees each piece at once. One that sleeps is worth waking for half
                 // a ring, not for each piece. This is an early look, without the fence. A receiver that arms
                 // at this very moment is seen half a ring later, or before this sender waits for room, or

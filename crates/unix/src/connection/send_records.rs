@@ -42,7 +42,7 @@ impl Connection {
     ) -> Result<usize> {
         attached.check()?;
         let mut cursor = Cursor::new(slices);
-        let total = cursor.left;
+        let total = cursor.left();
         let result = self.lock_tx(flags).and_then(|mut tx| {
             let result = self.send_record_locked(&mut tx, &mut cursor, attached, flags);
             tx.mirror_full(self);
@@ -62,7 +62,7 @@ impl Connection {
         match result {
             Ok(()) => Ok(total),
             // If the record is atomic, nothing of it was sent.
-            Err(_) => self.finish(result, total - cursor.left, flags),
+            Err(_) => self.finish(result, total - cursor.left(), flags),
         }
     }
 
@@ -91,14 +91,14 @@ impl Connection {
             },
             (Records::Stream, tx) => {
                 let mut first = true;
-                while first || cursor.left > 0 {
+                while first || cursor.left() > 0 {
                     self.adopt(tx);
                     match tx {
                         Tx::Ring(ring) => return ring.send_parts(self, cursor, attached, flags),
                         Tx::Kernel { sent } => {
                             // Of no bytes, no record is sent: if one were counted, the switch would wait for
                             // it.
-                            let some = cursor.left > 0 || flags.contains(SendFlags::EOR);
+                            let some = cursor.left() > 0 || flags.contains(SendFlags::EOR);
                             if some && attached.fds.len() == MAX_FDS {
                                 self.send_rings_ahead(sent, flags)?;
                             }
@@ -123,7 +123,7 @@ impl Connection {
         attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<bool> {
-        let len = cursor.left;
+        let len = cursor.left();
         let pieces = cursor.pieces(usize::MAX);
         if pieces.len() == IOV_MAX && pieces.iter().map(|piece| piece.len()).sum::<usize>() < len {
             return Err(too_long());
@@ -148,7 +148,7 @@ impl Connection {
             return Err(self.no_agreement(Op::Send));
         }
         let end = flags.contains(SendFlags::EOR);
-        if cursor.left == 0 && !end {
+        if cursor.left() == 0 && !end {
             return Ok(true);
         }
         // A small buffer takes less, and a byte goes in front.
@@ -156,7 +156,7 @@ impl Connection {
         let mut pieces = cursor.pieces(most);
         pieces.truncate(IOV_MAX - 1);
         let len = pieces.iter().map(|piece| piece.len()).sum();
-        let head = [u8::from(end && len == cursor.left)];
+        let head = [u8::from(end && len == cursor.left())];
         pieces.insert(0, IoSlice::new(&head));
         if !self.kernel_send(&pieces, attached, flags)? {
             return Ok(false);
@@ -221,7 +221,7 @@ impl TxRing {
         flags: SendFlags,
     ) -> Result<()> {
         let capacity = self.producer.ring().capacity();
-        let len = cursor.left;
+        let len = cursor.left();
         if len > record::largest(capacity) {
             return Err(core.too_long());
         }
@@ -278,7 +278,7 @@ impl TxRing {
         flags: SendFlags,
     ) -> Result<()> {
         let end = flags.contains(SendFlags::EOR);
-        if cursor.left == 0 && !end {
+        if cursor.left() == 0 && !end {
             return if core.cannot_send() { Err(core.gone(Op::Send)) } else { Ok(()) };
         }
         let capacity = self.producer.ring().capacity();
@@ -289,9 +289,9 @@ impl TxRing {
         loop {
             let with = attached.with(saying.who);
             let size = |len: usize| Frame { len, end, with }.size(capacity);
-            let (want, least) = (size(cursor.left.min(chunk)), size(cursor.left.min(1)));
+            let (want, least) = (size(cursor.left().min(chunk)), size(cursor.left().min(1)));
             let room = self.room(core, want, least, flags, &mut start)?;
-            let len = cursor.left.min(chunk).min((room - HEADER) & !7);
+            let len = cursor.left().min(chunk).min((room - HEADER) & !7);
             if !with.is_nothing() {
                 self.put(core, attached.fds, saying, flags)?;
                 (attached, saying) = Default::default();
@@ -299,9 +299,9 @@ impl TxRing {
             self.copy_in(core, cursor, len, flags);
             core.counters().sent.add_exclusive(len);
             point!("copied in");
-            self.producer.publish_frame(Frame { len, end: end && cursor.left == 0, with });
+            self.producer.publish_frame(Frame { len, end: end && cursor.left() == 0, with });
             point!("published");
-            if cursor.left == 0 {
+            if cursor.left() == 0 {
                 self.sent();
                 return Ok(());
             }

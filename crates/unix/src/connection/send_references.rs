@@ -57,10 +57,10 @@ impl<T> From<Box<NotSent<T>>> for io::Error {
 /// A part of a page, which is lent at one mark.
 #[derive(Debug)]
 pub struct Part {
-    pub page: Page,
-    pub offset: u32,
-    pub len: u32,
-    pub notif: Option<NotifRef>,
+    pub(super) page: Page,
+    pub(super) offset: u32,
+    pub(super) len: u32,
+    pub(super) notif: Option<NotifRef>,
 }
 
 /// How the bytes of a page leave.

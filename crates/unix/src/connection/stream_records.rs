@@ -28,7 +28,7 @@ impl Connection {
         last: &mut bool,
     ) -> Result<()> {
         let Rx::Switching(switching) = &mut *guard else { return Err(self.no_agreement(Op::Recv)) };
-        let carry = &mut switching.carry;
+        let carry = switching.carry_mut();
         if let Some(fds) = &carry.fds {
             if got.len > 0 {
                 *last = true;
@@ -77,7 +77,7 @@ impl Connection {
             self.take_piece()?;
             switching.count(1);
         } else {
-            switching.carry = carry;
+            *switching.carry_mut() = carry;
         }
         Ok(ahead)
     }
@@ -86,7 +86,7 @@ impl Connection {
     /// rings that come with it.
     fn next_piece(&self, rx: &mut Rx) -> Result<Option<Carry>> {
         if let Rx::Switching(switching) = &*rx
-            && switching.carry.is_pending()
+            && switching.carry().is_pending()
         {
             return Ok(None);
         }

@@ -93,11 +93,22 @@ enum End {
 #[derive(Clone)]
 pub struct Owner {
     /// What the bytes are given back to.
-    pub end: Weak<dyn AsRef<Connection> + Send + Sync>,
+    end: Weak<dyn AsRef<Connection> + Send + Sync>,
     /// The socket whose counters count.
-    pub front: Weak<dyn AsRef<Connection> + Send + Sync>,
+    front: Weak<dyn AsRef<Connection> + Send + Sync>,
     /// The fork generation of the process that received. A child gives nothing back.
-    pub generation: u32,
+    generation: u32,
+}
+
+impl Owner {
+    /// Makes the owner of what this process has received just now: the bytes go back to `end`, and the counters of
+    /// `front` count.
+    pub fn new(
+        end: Weak<dyn AsRef<Connection> + Send + Sync>,
+        front: Weak<dyn AsRef<Connection> + Send + Sync>,
+    ) -> Owner {
+        Owner { end, front, generation: generation() }
+    }
 }
 
 impl End {

@@ -189,7 +189,7 @@ impl Connection {
     /// peer has switched and the ring is next, or something else has changed.
     pub(super) fn kernel_ready(&self, rx: &mut SideGuard<'_, Rx>) -> Result<Option<usize>> {
         if let Rx::Switching(switching) = &**rx
-            && switching.carry.is_pending()
+            && switching.carry().is_pending()
         {
             return Ok(Some(1));
         }
@@ -208,7 +208,7 @@ impl Connection {
             let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
             return Ok(Some(queued.min(left)).filter(|limit| *limit > 0));
         }
-        let (ring, recovered) = (switching.ring().clone(), switching.recovered);
+        let (ring, recovered) = (switching.ring().clone(), switching.is_recovered());
         **rx = Rx::ring(Consumer::new(ring));
         point!("switched");
         if let Rx::Ring(ring) = &mut **rx

@@ -18,7 +18,7 @@ pub struct Undecided {
     pub(super) nonce: Nonce,
     pub(super) role: Role,
     /// Bytes of the stream, or records, that came over the kernel so far.
-    pub received: u64,
+    pub(super) received: u64,
     /// Whether the peer's next message may have rings with it.
     pub(super) looks: bool,
     /// Whether rings larger than the client's were asked for.
@@ -130,6 +130,11 @@ impl Undecided {
         self.nonce
     }
 
+    /// Returns how many bytes of the stream, or records, came over the kernel so far.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
     /// Whether this side may attach rings, after it has `sent` so many bytes.
     pub fn may_attach(&self, sent: u64) -> bool {
         match &self.role {
@@ -194,9 +199,9 @@ pub struct Switching {
     strips: Strips,
     /// A process that shared the end was killed while it received. What it left in the queue of doorbells is
     /// to be forgiven.
-    pub recovered: bool,
+    recovered: bool,
     /// For stream records: what came over the kernel and was not received yet.
-    pub carry: Carry,
+    carry: Carry,
 }
 
 /// Which of the messages that come over the kernel may have unused rings with them.
@@ -252,6 +257,27 @@ impl Switching {
         }
     }
 
+    /// Notes that a process that shared the end was killed while it received, and may have been further than it
+    /// had saved.
+    pub fn note_death(&mut self) {
+        self.recovered = true;
+    }
+
+    /// Whether a process that shared the end was killed while it received.
+    pub fn is_recovered(&self) -> bool {
+        self.recovered
+    }
+
+    /// Returns the piece of a stream record that is being received.
+    pub fn carry(&self) -> &Carry {
+        &self.carry
+    }
+
+    /// Returns the piece of a stream record, to receive from, or to put the next one in its place.
+    pub fn carry_mut(&mut self) -> &mut Carry {
+        &mut self.carry
+    }
+
     pub fn strips(&self) -> Strips {
         self.strips
     }
@@ -265,12 +291,18 @@ impl Switching {
         self.nonce
     }
 
-    /// Notes what another process has received.
+    /// Notes what another process has received, and whether it had `recovered` from the death of one before it.
     ///
     /// # Errors
     ///
     /// [`PeerMisbehaved::Member`]: more than any connection ever has.
-    pub fn resume(&mut self, received: u64, strips: Strips) -> std::result::Result<(), PeerMisbehaved> {
+    pub fn resume(
+        &mut self,
+        received: u64,
+        strips: Strips,
+        recovered: bool,
+    ) -> std::result::Result<(), PeerMisbehaved> {
+        self.recovered = recovered;
         if received > FARTHEST {
             return Err(PeerMisbehaved::Member);
         }

@@ -138,8 +138,8 @@ impl Rx {
                 return Ok(());
             }
             (SWITCHING, Rx::Switching(switching)) => {
-                switching.recovered = words[rx::FORGIVEN] != 0;
-                return switching.resume(words[rx::RECEIVED], Strips::of(words[rx::STRIPS]));
+                let strips = Strips::of(words[rx::STRIPS]);
+                return switching.resume(words[rx::RECEIVED], strips, words[rx::FORGIVEN] != 0);
             }
             (RING, Rx::Switching(switching)) => {
                 let ring = switching.ring().clone();
@@ -198,14 +198,14 @@ impl Shared for Rx {
             Rx::Plain => words[rx::MODE] = PLAIN,
             Rx::Undecided(undecided) => {
                 words[rx::MODE] = UNDECIDED;
-                words[rx::RECEIVED] = undecided.received;
+                words[rx::RECEIVED] = undecided.received();
                 words[rx::STRIPS] = u64::from(undecided.looks());
             }
             Rx::Switching(switching) => {
                 words[rx::MODE] = SWITCHING;
                 words[rx::RECEIVED] = switching.received();
                 words[rx::STRIPS] = switching.strips() as u64;
-                words[rx::FORGIVEN] = u64::from(switching.recovered);
+                words[rx::FORGIVEN] = u64::from(switching.is_recovered());
             }
             Rx::Ring(ring) => {
                 let me = end.others().sharing().map_or(0, |sharing| sharing.me());
@@ -262,7 +262,7 @@ impl Shared for Rx {
                 ring.free_lent_of(|member| member != sharing.me() && !sharing.lives(member));
             }
             // The dead process may have been further than it had saved.
-            Rx::Switching(switching) if died => switching.recovered = true,
+            Rx::Switching(switching) if died => switching.note_death(),
             _ => {}
         }
         Ok(())

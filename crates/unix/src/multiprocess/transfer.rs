@@ -176,7 +176,7 @@ impl Connection {
         let of_records = "a record was received in part; receive the rest of it first";
         match rx {
             Rx::Plain | Rx::Undecided(_) => Ok(()),
-            Rx::Switching(switching) if switching.carry.is_pending() => Err(error(Errno::BUSY, of_records)),
+            Rx::Switching(switching) if switching.carry().is_pending() => Err(error(Errno::BUSY, of_records)),
             Rx::Switching(_) => Ok(()),
             Rx::Ring(ring) => ring.can_be_passed().map_err(|why| error(Errno::BUSY, why)),
         }

@@ -45,7 +45,7 @@ fn a_lie_behind_a_borrowed_record_does_not_hang_the_call() {
     }
     // Both records are seen now, so the next look at how much there is comes behind the second.
     assert_eq!(victim.recv_with_flags(&mut [0; 20], RecvFlags::DONTWAIT).unwrap(), 8);
-    liar.end.tx_ring().unwrap().header().writer.0.head.store(u64::MAX, Release);
+    liar.end().tx_ring().unwrap().header().writer.0.head.store(u64::MAX, Release);
     let (done, said) = mpsc::channel();
     std::thread::spawn(move || {
         let errno =
@@ -68,7 +68,7 @@ fn records_and_the_end_behind_an_empty_record_do_not_make_it_the_end() {
         sender.send_with_flags(b"behind it", SendFlags::DONTWAIT).unwrap();
         sender.shutdown(Shutdown::Write).unwrap();
     });
-    assert_eq!(receiver.end.peek(false), Peek::Byte);
+    assert_eq!(receiver.end().peek(false), Peek::Byte);
     let lens = [(); 3].map(|()| receiver.recv_with_flags(&mut [0; 20], RecvFlags::DONTWAIT).unwrap());
     assert_eq!(lens, [0, 9, 0]);
 }

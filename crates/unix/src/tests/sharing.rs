@@ -187,7 +187,7 @@ fn strangers_share_on_and_a_broker_stays_alive() {
         line.give(b.share_fds().unwrap());
         trade(&b, 1);
         go.hear();
-        gone.tell(u64::from(b.end.others().has(go.hear() as u32)));
+        gone.tell(u64::from(b.end().others().has(go.hear() as u32)));
         0
     });
     let second = Stranger::new(|line| {
@@ -202,7 +202,7 @@ fn strangers_share_on_and_a_broker_stays_alive() {
         drop(b.share_fds().unwrap());
         let token = b.share_fds().unwrap();
         assert_eq!(errno(SeqPacket::from_fds(token)), Errno::ALREADY.raw_os_error());
-        b.end.others().sharing().unwrap().me()
+        b.end().others().sharing().unwrap().me()
     };
     let mut sent = std::thread::scope(|scope| {
         let ear = scope.spawn(|| (0..EACH * 3).map(|_| wire.hear()).collect::<Vec<_>>());

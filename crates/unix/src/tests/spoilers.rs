@@ -167,7 +167,7 @@ impl Calls for SeqPacket {
     }
 
     fn end(&self) -> &Connection {
-        &self.end
+        SeqPacket::end(self)
     }
 
     fn fds(self) -> Result<Vec<OwnedFd>> {

@@ -14,11 +14,11 @@ use rustix::fd::OwnedFd;
 #[derive(Debug, Default)]
 pub struct Pending {
     /// The reference at the next mark, and how much of it was received. Its mark is taken with its last byte.
-    pub piece: Option<Piece>,
+    piece: Option<Piece>,
     /// The list of the next record, once it was looked at (seqpacket sockets only).
-    pub listed: Option<Listed>,
+    listed: Option<Listed>,
     /// Descriptors for the process that receives the next byte.
-    pub fds: Option<Arrived>,
+    fds: Option<Arrived>,
     /// The sender of what comes next, as far as it was stated.
     who: Option<Sender>,
     /// One more than the position of the frame whose descriptors these are; 0 for none.
@@ -141,10 +141,10 @@ impl Pending {
 
 /// Descriptors, and how far a receive with them may go.
 #[derive(Debug)]
-pub struct Arrived {
-    pub fds: Descriptors,
+struct Arrived {
+    fds: Descriptors,
     /// Position in the ring.
-    pub until: u64,
+    until: u64,
 }
 
 /// Where the descriptors are, once their mark or frame was met.
@@ -161,12 +161,124 @@ pub enum Descriptors {
 
 impl Descriptors {
     /// Returns whether some are lost.
-    pub fn are_cut(&self) -> bool {
+    fn are_cut(&self) -> bool {
         match self {
             Descriptors::InChannel { .. } => false,
             Descriptors::Here(fds) => fds.truncated,
             Descriptors::With(_) => true,
         }
+    }
+}
+
+/// The descriptors for the next byte.
+impl Pending {
+    /// Whether there are any, wherever they are.
+    #[inline]
+    pub fn has_fds(&self) -> bool {
+        self.fds.is_some()
+    }
+
+    /// Returns where they are.
+    pub fn where_fds_are(&self) -> Option<&Descriptors> {
+        self.fds.as_ref().map(|arrived| &arrived.fds)
+    }
+
+    /// Returns the position up to which a receive may go with them. Without any it may go as far as it likes.
+    pub fn fds_until(&self) -> u64 {
+        self.fds.as_ref().map_or(u64::MAX, |arrived| arrived.until)
+    }
+
+    /// Whether some of them are lost.
+    pub fn fds_are_cut(&self) -> bool {
+        self.fds.as_ref().is_some_and(|arrived| arrived.fds.are_cut())
+    }
+
+    /// Notes `count` descriptors in the channel's message with that number. They belong to the bytes up to `until`.
+    pub fn expect_fds(&mut self, number: u64, count: u8, until: u64) {
+        self.fds = Some(Arrived { fds: Descriptors::InChannel { number, count }, until });
+    }
+
+    /// Notes what came with the next frame.
+    pub fn came_with_frame(&mut self, fds: Option<Fds>) {
+        self.fds = fds.map(|fds| Arrived { fds: Descriptors::Here(fds), until: u64::MAX });
+    }
+
+    /// Notes that the descriptors that were expected are here.
+    pub fn brought_fds(&mut self, fds: Fds) {
+        if let Some(arrived) = &mut self.fds {
+            arrived.fds = Descriptors::Here(fds);
+        }
+    }
+
+    /// Returns those that are here.
+    pub fn fds_here(&self) -> Option<&Fds> {
+        match self.where_fds_are() {
+            Some(Descriptors::Here(fds)) => Some(fds),
+            _ => None,
+        }
+    }
+
+    /// Takes those that are here, and forgets the others.
+    pub fn take_fds(&mut self) -> Option<Fds> {
+        match self.fds.take()?.fds {
+            Descriptors::Here(fds) => Some(fds),
+            _ => None,
+        }
+    }
+
+    /// Drops them, or forgets those that are not here.
+    pub fn drop_fds(&mut self) {
+        self.fds = None;
+    }
+}
+
+/// The pages that come next.
+impl Pending {
+    /// Returns the reference that comes next.
+    pub fn piece(&self) -> Option<&Piece> {
+        self.piece.as_ref()
+    }
+
+    /// Returns the reference that comes next, to receive a part of it.
+    pub fn piece_mut(&mut self) -> Option<&mut Piece> {
+        self.piece.as_mut()
+    }
+
+    /// Notes the reference at the next mark.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Pending::adopt`].
+    pub fn meet_reference(&mut self, reference: Mark) -> std::result::Result<(), PeerMisbehaved> {
+        self.piece = Some(self.adopt(reference)?);
+        Ok(())
+    }
+
+    /// Takes `max` bytes of the reference at most. The rest of it stays.
+    pub fn take_piece(&mut self, max: usize) -> Option<Piece> {
+        match self.piece.take() {
+            Some(piece) if piece.len() > max => {
+                let (first, rest) = piece.split(max);
+                self.piece = Some(rest);
+                Some(first)
+            }
+            piece => piece,
+        }
+    }
+
+    /// Whether the list of the frame at that position was looked at.
+    pub fn has_list_at(&self, at: u64) -> bool {
+        self.listed.as_ref().is_some_and(|listed| listed.is_at(at))
+    }
+
+    /// Keeps the list of the next frame.
+    pub fn keep_list(&mut self, listed: Listed) {
+        self.listed = Some(listed);
+    }
+
+    /// Takes the list of the next frame, which was looked at.
+    pub fn take_list(&mut self) -> Option<Listed> {
+        self.listed.take()
     }
 }
 
@@ -217,7 +329,7 @@ impl Pending {
             return Err(PeerMisbehaved::Reference);
         }
         let page = known.adopt(slot, page).map_err(|_| PeerMisbehaved::Reference)?;
-        Ok(Piece { page, at, len, received: 0 })
+        Ok(Piece::new(page, at, len))
     }
 
     /// Forgets the sender, as another process has received: this one does not know the sender of what comes
@@ -265,7 +377,7 @@ fn may_be(core: &Core, who: Ucred) -> bool {
 /// The next thing in the stream, after a mark was met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Part of a page, in [`Pending::piece`].
+    /// Part of a page: [`Pending::piece`].
     Reference,
     /// Something else than at the last look, or nothing any more.
     Again,

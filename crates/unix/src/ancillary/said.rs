@@ -10,7 +10,7 @@ pub struct Said {
     /// The number of the question that this was the answer to.
     asked: u32,
     /// It was stated for a whole send, however many pieces that has.
-    pub holds: bool,
+    holds: bool,
 }
 
 impl Said {
@@ -23,6 +23,17 @@ impl Said {
     #[inline]
     pub fn who(&self) -> Option<Ucred> {
         self.who
+    }
+
+    /// Notes that the identity was stated for all of a send, or that this send is over.
+    pub fn set_holds(&mut self, holds: bool) {
+        self.holds = holds;
+    }
+
+    /// Whether the identity was stated for all of the send that is under way.
+    #[inline]
+    pub fn holds(&self) -> bool {
+        self.holds
     }
 
     /// Whether the receiver, which has asked `asked` times, knows that it is `who`.

@@ -35,10 +35,16 @@ pub struct Bound {
     /// Weak: the lender keeps the pages that are lent, and they keep their provider.
     lender: Weak<Lender>,
     /// The pool's name in references.
-    pub name: u32,
+    name: u32,
 }
 
 impl Bound {
+    /// Returns the pool's name in references.
+    #[inline]
+    pub fn name(&self) -> u32 {
+        self.name
+    }
+
     /// Whether the pool is bound to that lender's stream.
     #[inline]
     pub fn is_of(&self, lender: &Arc<Lender>) -> bool {

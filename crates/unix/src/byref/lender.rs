@@ -24,7 +24,14 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(40);
 pub const MAX_POOLS: usize = 16;
 
 /// Tells the connection that its peer misbehaved.
-pub struct Accuse(pub Box<dyn Fn(PeerMisbehaved) + Send + Sync>);
+pub struct Accuse(Box<dyn Fn(PeerMisbehaved) + Send + Sync>);
+
+impl Accuse {
+    /// Makes what tells it by calling `tell`.
+    pub fn by(tell: impl Fn(PeerMisbehaved) + Send + Sync + 'static) -> Accuse {
+        Accuse(Box::new(tell))
+    }
+}
 
 impl fmt::Debug for Accuse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,9 +104,17 @@ impl Slots {
 /// What is in a slot.
 #[derive(Debug)]
 pub struct Lot {
-    pub page: Page,
+    page: Page,
     /// The notification that waits for the page to come home.
-    pub notif: Option<NotifRef>,
+    notif: Option<NotifRef>,
+}
+
+impl Lot {
+    /// Makes what lends `page`. `notif` waits for it to come home.
+    #[inline]
+    pub fn new(page: Page, notif: Option<NotifRef>) -> Lot {
+        Lot { page, notif }
+    }
 }
 
 /// Notifications of sends whose pages are free. They run others' code, so they are told with no lock held,

@@ -9,9 +9,9 @@ pub struct Listed {
     /// The frame's position.
     at: u64,
     /// Bytes of the record that are in the frame.
-    pub bytes: usize,
+    bytes: usize,
     /// The bytes behind them, in pages.
-    pub pieces: Vec<Piece>,
+    pieces: Vec<Piece>,
 }
 
 impl Listed {
@@ -32,6 +32,27 @@ impl Listed {
         self.bytes + self.referenced()
     }
 
+    /// Returns how many bytes of the record are in the frame.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the bytes behind those, in pages.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Whether all bytes of the record are in one page.
+    pub fn is_one_piece(&self) -> bool {
+        self.bytes == 0 && self.pieces.len() == 1
+    }
+
+    /// Takes the pages.
+    pub fn take_pieces(&mut self) -> Vec<Piece> {
+        std::mem::take(&mut self.pieces)
+    }
+
+    /// Returns how many bytes of the record are in pages.
     pub fn referenced(&self) -> usize {
         // At most MAX_PARTS times what 32 bits count.
         self.pieces.iter().map(Piece::len).sum()

@@ -9,15 +9,21 @@ use onecopy_sys::map::Span;
 /// everything that shares it is dropped.
 #[derive(Debug)]
 pub struct Piece {
-    pub page: Page,
+    page: Page,
     /// Where the bytes begin in the page. Invariant: `at + len` is inside.
-    pub at: usize,
-    pub len: usize,
+    at: usize,
+    len: usize,
     /// Bytes of the reference that were received before these.
-    pub received: usize,
+    received: usize,
 }
 
 impl Piece {
+    /// Makes the piece of a reference of which nothing was received. `at + len` is inside of the page.
+    #[inline]
+    pub fn new(page: Page, at: usize, len: usize) -> Piece {
+        Piece { page, at, len, received: 0 }
+    }
+
     /// Returns the number of bytes.
     #[inline]
     pub fn len(&self) -> usize {

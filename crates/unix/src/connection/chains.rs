@@ -1,7 +1,7 @@
 //! Receiving chains: the peer's pages themselves, and copies of what came as bytes.
 
 use crate::ancillary::channel::Fds;
-use crate::ancillary::pending::{Descriptors, Next};
+use crate::ancillary::pending::Next;
 use crate::connection::Connection;
 use crate::connection::call::Call;
 use crate::connection::rx::{Rx, RxRing};
@@ -62,15 +62,14 @@ impl Connection {
         let first = self.copies.page()?;
         rx.bring_fds(self)?;
         let mut came = Fds { who: self.passes_identity().then(|| rx.pending.sender()), ..Fds::default() };
-        if let Some(arrived) = rx.pending.fds.take() {
-            if let Descriptors::Here(fds) = arrived.fds {
-                came.list = fds.list;
-            }
-            match arrived.until.saturating_sub(rx.consumer.position()) {
-                // The bytes that they came with are behind already, which is the peer's own loss.
-                0 => {}
-                left => n = (n as u64).min(left) as usize,
-            }
+        let until = rx.pending.fds_until();
+        if let Some(fds) = rx.pending.take_fds() {
+            came.list = fds.list;
+        }
+        match until.saturating_sub(rx.consumer.position()) {
+            // The bytes that they came with are behind already, which is the peer's own loss.
+            0 => {}
+            left => n = (n as u64).min(left) as usize,
         }
         came.attach_to(&mut chain, self);
         let mut page = Ok(first);

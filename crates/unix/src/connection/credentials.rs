@@ -81,7 +81,7 @@ impl TxRing {
     /// Those of [`TxRing::room`] and [`TxRing::put`].
     #[inline]
     pub fn say_identity(&mut self, core: &Core, then: usize, flags: SendFlags) -> Result<()> {
-        if self.said.holds {
+        if self.said.holds() {
             return Ok(());
         }
         let saying = self.saying(core, None);

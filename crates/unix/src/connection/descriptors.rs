@@ -71,12 +71,12 @@ impl Connection {
                 if !attached.fds.is_empty() {
                     ring.mark_fds(self, cursor.left(), attached.fds, flags)?;
                 }
-                ring.said.holds = true;
+                ring.said.set_holds(true);
             }
         }
         let result = if cursor.left() == 0 { Ok(()) } else { self.send_locked(tx, cursor, flags) };
         if let Tx::Ring(ring) = tx {
-            ring.said.holds = false;
+            ring.said.set_holds(false);
         }
         result
     }

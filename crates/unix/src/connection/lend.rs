@@ -183,14 +183,14 @@ impl Connection {
         }
         match domain.bound() {
             Some(bound) if self.lender.get().is_some_and(|mine| bound.is_of(mine)) => {
-                Ok(Way::Lent(bound.name))
+                Ok(Way::Lent(bound.name()))
             }
             Some(_) => Err(Error::new(Op::Send, Errno::XDEV).about("loan").because(
                 "its pool is shared with the peer of another stream, for ever; make one for each peer",
             )),
-            None => {
-                Ok(self.admit(ring, domain, then, flags)?.map_or(Way::Copied, |bound| Way::Lent(bound.name)))
-            }
+            None => Ok(self
+                .admit(ring, domain, then, flags)?
+                .map_or(Way::Copied, |bound| Way::Lent(bound.name()))),
         }
     }
 
@@ -239,7 +239,7 @@ impl Connection {
             producer.mark(at, Mark::Reference { slot, pool: name, page: page.index(), offset, len });
             at += stride;
             bytes += len as usize;
-            Some(Lot { page, notif })
+            Some(Lot::new(page, notif))
         });
         if lent == 0 {
             return Err(Error::new(Op::Send, Errno::AGAIN));
@@ -283,11 +283,11 @@ impl Connection {
         let channel = ring.channel(self)?;
         let lender = self.lender.get_or_init(|| {
             let end = Arc::downgrade(self);
-            let accuse = Accuse(Box::new(move |misbehaved| {
+            let accuse = Accuse::by(move |misbehaved| {
                 if let Some(end) = end.upgrade() {
                     let _ = end.misbehaved(Op::Send, misbehaved);
                 }
-            }));
+            });
             let (lender, slots) = Lender::new(accuse, ring.producer.ring().clone(), channel.clone());
             ring.slots = Some(slots);
             Arc::new(lender)

@@ -39,11 +39,11 @@ impl Connection {
         peek: bool,
     ) -> Result<Received> {
         let Rx::Ring(ring) = &mut *guard else { return Ok(Received::end()) };
-        let Some(listed) = ring.pending.listed.take() else { return Ok(Received::end()) };
+        let Some(listed) = ring.pending.take_list() else { return Ok(Received::end()) };
         let received = Received::atomic(ring.copy_list(&listed, slices), listed.len());
         self.counters().user_copied_out.add_exclusive(received.len);
         if peek {
-            ring.pending.listed = Some(listed);
+            ring.pending.keep_list(listed);
             return Ok(received);
         }
         self.counters().received.add_exclusive(received.len);
@@ -70,21 +70,21 @@ impl Connection {
         max: usize,
     ) -> Result<(View, ReceivedFlags)> {
         let Rx::Ring(ring) = &mut *guard else { return Ok((View::none(self), ReceivedFlags::END)) };
-        let Some(mut listed) = ring.pending.listed.take() else {
+        let Some(mut listed) = ring.pending.take_list() else {
             return Ok((View::none(self), ReceivedFlags::END));
         };
         let received = Received::atomic(listed.len().min(max), listed.len());
-        let alone = listed.bytes == 0 && listed.pieces.len() == 1 && received.len > 0;
+        let alone = listed.is_one_piece() && received.len > 0;
         // A peer may not claim that its pages hold more than it has shown memory for, or than fits a small
         // copy: many references may name one page.
         if !alone && received.len > self.config().max_shared.max(MAX_HEAP) {
-            ring.pending.listed = Some(listed);
+            ring.pending.keep_list(listed);
             return Err(Error::new(Op::Recv, Errno::OVERFLOW).because(
                 "the record is longer than Config::max_shared; receive it into a buffer, or as a chain",
             ));
         }
         self.counters().received.add_exclusive(received.len);
-        let only = if alone { listed.pieces.pop() } else { None };
+        let only = if alone { listed.take_pieces().pop() } else { None };
         let view = match only {
             Some(piece) => {
                 self.counters().referenced.add_exclusive(received.len);
@@ -128,17 +128,17 @@ impl Connection {
             }
             // As a peek, since the record may be refused. What came with it then goes with the record.
             let Contents::List(said) = ring.find(self, frame, &mut Call::plain(), true)? else { continue };
-            let Some(mut listed) = ring.pending.listed.take() else { continue };
+            let Some(mut listed) = ring.pending.take_list() else { continue };
             if listed.true_size() > u32::MAX as usize {
-                ring.pending.listed = Some(listed);
+                ring.pending.keep_list(listed);
                 return Err(Error::new(Op::Recv, Errno::OVERFLOW)
                     .because("the record's pages are more than a chain counts; receive it into a buffer"));
             }
-            ring.pending.fds = None;
-            let (referenced, pieces) = (listed.referenced(), std::mem::take(&mut listed.pieces));
+            ring.pending.drop_fds();
+            let (referenced, pieces) = (listed.referenced(), listed.take_pieces());
             let len = ring.copy_list(&listed, slices);
-            let mut received = Received::atomic(len, listed.bytes + referenced);
-            received.flags.set(ReceivedFlags::TRUNC, len < listed.bytes);
+            let mut received = Received::atomic(len, listed.bytes() + referenced);
+            received.flags.set(ReceivedFlags::TRUNC, len < listed.bytes());
             received.flags |= said;
             self.counters().user_copied_out.add_exclusive(len);
             self.counters().received.add_exclusive(len + referenced);
@@ -268,7 +268,7 @@ impl Connection {
             let Some(part) = cut(segment, usize::MAX) else { break };
             let (page, offset, len) = (part.page.index(), part.offset, part.len);
             producer.list_reference(parts, i, Mark::Reference { slot, pool, page, offset, len });
-            slots.put(slot, Lot { page: part.page, notif: part.notif });
+            slots.put(slot, Lot::new(part.page, part.notif));
             referenced += len as usize;
         }
         point!("listed");

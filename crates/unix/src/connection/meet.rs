@@ -2,7 +2,7 @@
 //! next.
 
 use crate::ancillary::channel::{Announced, Fds};
-use crate::ancillary::pending::{Arrived, Descriptors, Next};
+use crate::ancillary::pending::{Descriptors, Next};
 use crate::byref::lender::MAX_POOLS;
 use crate::byref::piece::Piece;
 use crate::connection::rx::RxRing;
@@ -30,13 +30,13 @@ impl RxRing {
     /// EPROTO. EMFILE or ENOMEM if this process lacks what it takes: the mark stays.
     pub fn meet_mark(&mut self, core: &Core) -> Result<Next> {
         let misbehaved = |misbehaved| core.misbehaved(Op::Recv, misbehaved);
-        if self.pending.piece.is_some() {
+        if self.pending.piece().is_some() {
             return Ok(Next::Reference);
         }
         match self.consumer.mark().map_err(misbehaved)? {
             reference @ Mark::Reference { .. } => {
                 self.expect_pools(core)?;
-                self.pending.piece = Some(self.pending.adopt(reference).map_err(misbehaved)?);
+                self.pending.meet_reference(reference).map_err(misbehaved)?;
                 Ok(Next::Reference)
             }
             pool @ Mark::Pool { .. } => {
@@ -66,7 +66,7 @@ impl RxRing {
                 self.drop_fds();
                 self.consumer.take_mark();
                 let until = self.consumer.position().saturating_add(len);
-                self.pending.fds = Some(Arrived { fds: Descriptors::InChannel { number, count }, until });
+                self.pending.expect_fds(number, count, until);
                 Ok(Next::Again)
             }
         }
@@ -150,7 +150,7 @@ impl RxRing {
     /// byte, unless the sender that laid the mark was killed before that byte. What is in the channel still
     /// is closed when a later message is looked for there, or was closed already.
     fn drop_fds(&mut self) {
-        self.pending.fds = None;
+        self.pending.drop_fds();
     }
 
     /// Receives the pending descriptors, as far as they are not gone.
@@ -159,7 +159,7 @@ impl RxRing {
     ///
     /// EBUSY if another process that shares the end has peeked at them, or has the channel. EPROTO, EMFILE.
     pub fn bring_fds(&mut self, core: &Core) -> Result<()> {
-        let fds = match self.pending.fds.as_ref().map(|arrived| &arrived.fds) {
+        let fds = match self.pending.where_fds_are() {
             Some(&Descriptors::InChannel { number, count }) => {
                 self.receive_announced(core, number, count.into(), false)?.unwrap_or_else(Fds::gone)
             }
@@ -172,9 +172,7 @@ impl RxRing {
             Some(Descriptors::With(_)) => Fds::gone(),
             Some(Descriptors::Here(_)) | None => return Ok(()),
         };
-        if let Some(arrived) = &mut self.pending.fds {
-            arrived.fds = Descriptors::Here(fds);
-        }
+        self.pending.brought_fds(fds);
         Ok(())
     }
 
@@ -266,8 +264,7 @@ impl RxRing {
             if let Some(came) = came.as_mut().filter(|_| said) {
                 self.pending.hear(core, came).map_err(|misbehaved| core.misbehaved(Op::Recv, misbehaved))?;
             }
-            let fds = (fds > 0).then(|| Descriptors::Here(came.unwrap_or_else(Fds::gone)));
-            self.pending.fds = fds.map(|fds| Arrived { fds, until: u64::MAX });
+            self.pending.came_with_frame((fds > 0).then(|| came.unwrap_or_else(Fds::gone)));
         }
         if with.who() == Identity::Unsaid {
             self.pending.forget_sender();
@@ -292,8 +289,7 @@ impl RxRing {
         {
             return false;
         }
-        let gone = (with.fds() > 0).then(|| Descriptors::Here(Fds::gone()));
-        self.pending.fds = gone.map(|fds| Arrived { fds, until: u64::MAX });
+        self.pending.came_with_frame((with.fds() > 0).then(Fds::gone));
         if said {
             self.pending.forget_sender();
         }
@@ -305,13 +301,13 @@ impl RxRing {
     pub fn payload(&mut self) -> std::result::Result<usize, PeerMisbehaved> {
         let bytes = self.consumer.payload()?;
         // Of a page that was received in part, only the rest counts.
-        let of_piece = self.pending.piece.as_ref().map_or(0, Piece::received);
+        let of_piece = self.pending.piece().map_or(0, Piece::received);
         Ok(usize::try_from(bytes.saturating_sub(of_piece as u64)).unwrap_or(usize::MAX))
     }
 
     /// Takes the next reference, which was received.
     pub fn take_reference(&mut self) -> Option<Piece> {
-        let piece = self.pending.piece.take()?;
+        let piece = self.pending.take_piece(usize::MAX)?;
         self.consumer.take_mark();
         Some(piece)
     }

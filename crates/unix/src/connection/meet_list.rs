@@ -25,7 +25,7 @@ impl RxRing {
     /// [`PeerMisbehaved`]. What was adopted before goes back.
     pub fn meet_list(&mut self, frame: Frame) -> std::result::Result<(), PeerMisbehaved> {
         let at = self.consumer.position();
-        if self.pending.listed.as_ref().is_some_and(|listed| listed.is_at(at)) {
+        if self.pending.has_list_at(at) {
             return Ok(());
         }
         let parts = self.consumer.parts(0, frame)?;
@@ -34,7 +34,7 @@ impl RxRing {
             let reference = self.consumer.part(0, parts, i)?;
             pieces.push(self.pending.adopt(reference)?);
         }
-        self.pending.listed = Some(Listed::new(at, parts.bytes, pieces));
+        self.pending.keep_list(Listed::new(at, parts.bytes, pieces));
         Ok(())
     }
 
@@ -42,9 +42,9 @@ impl RxRing {
     /// many.
     pub fn copy_list(&self, listed: &Listed, slices: &mut [IoSliceMut<'_>]) -> usize {
         let room: usize = slices.iter().map(|slice| slice.len()).sum();
-        let mut done = listed.bytes.min(room);
+        let mut done = listed.bytes().min(room);
         scatter(slices, 0, done, |at, part| self.consumer.copy_out(Parts::BYTES_AT + at, part));
-        for piece in &listed.pieces {
+        for piece in listed.pieces() {
             let n = piece.len().min(room - done);
             scatter(slices, done, n, |at, part| piece.copy_out_from(at, part));
             done += n;

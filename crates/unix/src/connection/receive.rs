@@ -5,7 +5,7 @@
 //! page) ends a step.
 
 use crate::ancillary::channel::Fds;
-use crate::ancillary::pending::{Arrived, Descriptors, Next};
+use crate::ancillary::pending::Next;
 use crate::connection::Connection;
 use crate::connection::call::{Call, IOV_MAX, chunk};
 use crate::connection::rx::{Rx, RxRing};
@@ -346,7 +346,7 @@ impl Connection {
             // Descriptors end a peek, but the bytes that came with them belong to it (af_unix.c:
             // unix_stream_read_generic). A caller with room for descriptors would want a copy of them too.
             // They are not here yet, so its peek ends before them.
-            let whole = call.fds.is_none() && call.until == u64::MAX && ring.pending.piece.is_none();
+            let whole = call.fds.is_none() && call.until == u64::MAX && ring.pending.piece().is_none();
             return Ok(Some(
                 got + if whole { ring.peek_behind_fds(self, slices, skip + got, got)? } else { 0 },
             ));
@@ -414,7 +414,7 @@ impl RxRing {
             .consumer
             .before_mark(available)
             .map_err(|misbehaved| core.misbehaved(Op::Recv, misbehaved))?;
-        if n > 0 && self.pending.fds.is_none() && call.until == u64::MAX {
+        if n > 0 && !self.pending.has_fds() && call.until == u64::MAX {
             return Ok(Part::Bytes(n));
         }
         self.part_at_mark(core, n, call, peek, got)
@@ -445,7 +445,7 @@ impl RxRing {
             });
         }
         let mut n = (n as u64).min(left) as usize;
-        if self.pending.fds.is_some() {
+        if self.pending.has_fds() {
             if call.until != u64::MAX {
                 // Descriptors of two sends never merge.
                 return Ok(Part::Stop);
@@ -459,15 +459,12 @@ impl RxRing {
     /// Gives the pending descriptors to this receive. Returns the position up to which it may go with them.
     pub fn take_fds(&mut self, core: &Core, call: &mut Call<'_>, peek: bool) -> Result<u64> {
         self.bring_fds(core)?;
-        let pending = &mut self.pending.fds;
-        let until = pending.as_ref().map_or(u64::MAX, |arrived| arrived.until);
+        let until = self.pending.fds_until();
         if peek {
-            if let (Some(Arrived { fds: Descriptors::Here(fds), .. }), Some(to)) = (pending, &mut call.fds) {
+            if let (Some(fds), Some(to)) = (self.pending.fds_here(), &mut call.fds) {
                 fds.copy_to(to)?;
             }
-        } else if let (Some(arrived), Some(to)) = (pending.take(), &mut call.fds)
-            && let Descriptors::Here(fds) = arrived.fds
-        {
+        } else if let (Some(fds), Some(to)) = (self.pending.take_fds(), &mut call.fds) {
             (to.list, to.truncated) = (fds.list, fds.truncated);
         }
         Ok(until)
@@ -560,7 +557,7 @@ impl RxRing {
         skip: usize,
         peek: bool,
     ) -> usize {
-        let Some(piece) = &mut self.pending.piece else { return 0 };
+        let Some(piece) = self.pending.piece_mut() else { return 0 };
         let mut got = 0;
         let (mut left, len) = (piece.len(), piece.len());
         for slice in rest(slices, skip) {

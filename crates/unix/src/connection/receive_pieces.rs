@@ -11,17 +11,11 @@ use rustix::io::Errno;
 
 /// Takes the next reference, or as much of it as is asked for.
 pub fn take_piece(rx: &mut RxRing, max: usize) -> Option<Piece> {
-    match rx.pending.piece.take() {
-        Some(piece) if piece.len() > max => {
-            let (first, rest) = piece.split(max);
-            rx.pending.piece = Some(rest);
-            Some(first)
-        }
-        piece => {
-            rx.consumer.take_mark();
-            piece
-        }
+    let piece = rx.pending.take_piece(max);
+    if rx.pending.piece().is_none() {
+        rx.consumer.take_mark();
     }
+    piece
 }
 
 impl RxRing {
@@ -46,7 +40,7 @@ impl RxRing {
                 // Bytes of different senders never merge (unix(7)).
                 break;
             }
-            let next = self.pending.piece.as_ref().map_or(0, Piece::page_len);
+            let next = self.pending.piece().map_or(0, Piece::page_len);
             if chain.true_size().saturating_add(next) > u32::MAX as usize {
                 break;
             }
@@ -63,7 +57,7 @@ impl RxRing {
                 return false;
             }
             match self.meet_mark(core) {
-                Ok(Next::Reference) => return self.pending.fds.is_none(),
+                Ok(Next::Reference) => return !self.pending.has_fds(),
                 Ok(Next::Again) => {}
                 Err(_) => return false,
             }

@@ -374,7 +374,7 @@ impl RxRing {
         peek: bool,
     ) -> Result<ReceivedFlags> {
         self.meet_frame(core, with)?;
-        let cut = self.pending.fds.as_ref().is_some_and(|came| call.fds.is_none() || came.fds.are_cut());
+        let cut = self.pending.has_fds() && (call.fds.is_none() || self.pending.fds_are_cut());
         self.take_fds(core, call, peek)?;
         Ok(if cut { ReceivedFlags::CTRUNC } else { ReceivedFlags::empty() })
     }

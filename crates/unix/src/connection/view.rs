@@ -203,9 +203,9 @@ impl View {
                     };
                 }
                 // Descriptors have no place in a view. They are closed, as by recv(2).
-                if rx.pending.fds.is_some() {
+                if rx.pending.has_fds() {
                     rx.bring_fds(end)?;
-                    rx.pending.fds = None;
+                    rx.pending.drop_fds();
                 }
                 // This looks at the sender's cache line again only when less than a quarter of the ring is
                 // known.

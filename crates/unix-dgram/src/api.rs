@@ -47,13 +47,19 @@ use std::sync::Arc;
 /// process that uses it first; calls of the other process return EBUSY.
 #[derive(Debug)]
 pub struct Datagram {
-    pub(super) end: Arc<Socket>,
+    end: Arc<Socket>,
     handle: Handle,
 }
 
 impl Datagram {
     fn of(end: Arc<Socket>) -> Datagram {
         Datagram { end, handle: Handle::first() }
+    }
+
+    /// Returns the socket inside.
+    #[cfg(test)]
+    pub(crate) fn socket(&self) -> &Arc<Socket> {
+        &self.end
     }
 
     fn plain(fd: OwnedFd) -> Datagram {
@@ -534,7 +540,7 @@ impl Datagram {
     /// peer's ring takes, or SO_SNDBUF less 32 if the kernel carries the datagram (net/unix/af_unix.c:
     /// unix_dgram_sendmsg).
     pub fn max_datagram(&self) -> usize {
-        self.end.lane().map_or_else(|| self.end.max_record(), |lane| lane.end.max_record())
+        self.end.lane().map_or_else(|| self.end.max_record(), |lane| lane.connection().max_record())
     }
 }
 

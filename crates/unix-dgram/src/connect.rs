@@ -25,7 +25,7 @@ impl Socket {
         let mut tx = self.tx().lock();
         let mut rx = self.rx().lock();
         // The kernel would take an unread doorbell for a lost datagram, and tell the peer ECONNRESET.
-        if let Some(pairing) = self.pairing_state.get()
+        if let Some(pairing) = self.known_pairing()
             && matches!(&*rx, Rx::Plain)
             && pairing.is_counting()
         {
@@ -39,7 +39,7 @@ impl Socket {
         let sends = self.tx_ring().is_some() && !self.has_parted();
         let shares = sends || matches!(&*rx, Rx::Ring(_));
         // A slot that is out is for the old peer, or for the same one still.
-        let asks = shares || self.pairing().is_some() || self.slots.are_out();
+        let asks = shares || self.pairing().is_some() || self.slots().are_out();
         let before = if asks { self.peer_inode() } else { None };
         let known = if self.fan_in().is_some() { self.peer_inode() } else { None };
         self.before_connecting();
@@ -52,7 +52,7 @@ impl Socket {
         }
         let same = || before.is_some() && self.peer_inode() == before;
         if connected.is_ok() && !same() {
-            self.slots.move_on();
+            self.slots().move_on();
             if let Some(ring) = self.rx_ring() {
                 // Relaxed: the flag publishes nothing but itself. A peer that sees it asks the kernel which
                 // error to tell.
@@ -61,12 +61,12 @@ impl Socket {
             *rx = Rx::Plain;
             *tx = Tx::Kernel { sent: 0 };
             // A socket shares memory with one peer, once. After that a new peer is reached over the kernel.
-            if let Some(pairing) = self.pairing_state.get() {
+            if let Some(pairing) = self.known_pairing() {
                 pairing.reset(false);
             }
             let fresh = self.lifeline().is_none() && self.rx_ring().is_none();
             if fresh && self.config().transport == Transport::Auto {
-                let pairing = self.pairing_state.get_or_init(Box::default);
+                let pairing = self.pairing_of_any();
                 let front: Weak<Socket> = Arc::downgrade(self);
                 pairing.is_of(front);
                 pairing.reset(address.is_some());

@@ -16,7 +16,7 @@ use std::sync::Arc;
 impl Socket {
     /// Whether datagrams use memory that only one process may use.
     fn shares(&self) -> bool {
-        let counts = self.pairing_state.get().is_some_and(|pairing| pairing.is_counting());
+        let counts = self.known_pairing().is_some_and(|pairing| pairing.is_counting());
         self.tx_ring().is_some() || self.rx_ring().is_some() || counts || self.fan_in_forks()
     }
 
@@ -29,7 +29,7 @@ impl Socket {
 
     /// Whether no thread sends, and no slot has room in the ring. A child inherits no slot.
     fn has_idle_sender(&self) -> bool {
-        self.tx().mutex().try_lock().is_some() && self.slots.are_free()
+        self.tx().mutex().try_lock().is_some() && self.slots().are_free()
     }
 
     /// Runs before a fork. From here on no process has claimed the socket, unless a thread of this one is
@@ -56,7 +56,7 @@ impl Socket {
         // A lock that a thread of the parent held is never unlocked here.
         let receives = self.has_idle_receiver()
             && self.fan_in().is_none_or(|fan_in| fan_in.is_free())
-            && self.pairing_state.get().is_none_or(|pairing| pairing.is_free());
+            && self.known_pairing().is_none_or(|pairing| pairing.is_free());
         let sends = self.has_idle_sender();
         if shares && !(receives && sends) {
             self.claim().forgo();

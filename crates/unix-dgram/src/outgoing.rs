@@ -111,20 +111,39 @@ impl Outgoing for Cursor<'_, '_> {
     }
 }
 
+/// What a slot was reserved for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Terms {
+    /// What must be stated of the sender's identity with the bytes.
+    saying: Saying,
+    /// How often the socket had been connected elsewhere.
+    moves: u32,
+}
+
+impl Terms {
+    /// Makes the terms of what is for the present peer, and states nothing.
+    pub fn of(socket: &Socket) -> Terms {
+        Terms { saying: Saying::default(), moves: socket.slots().moves() }
+    }
+}
+
 /// Room that is to be reserved for a datagram. Nothing is sent.
 pub struct Reserving<'s> {
     len: usize,
     lease: &'s Lease<'s>,
     /// The room, once it was found.
-    pub memory: Option<Memory>,
-    pub saying: Saying,
-    /// How often the socket had been connected elsewhere.
-    pub moves: u32,
+    memory: Option<Memory>,
+    terms: Terms,
 }
 
 impl<'s> Reserving<'s> {
     pub fn new(len: usize, lease: &'s Lease<'s>) -> Reserving<'s> {
-        Reserving { len, lease, memory: None, saying: Saying::default(), moves: 0 }
+        Reserving { len, lease, memory: None, terms: Terms::default() }
+    }
+
+    /// Returns the room, if it was found.
+    pub fn found(self) -> Option<(Memory, Terms)> {
+        Some((self.memory?, self.terms))
     }
 }
 
@@ -141,7 +160,7 @@ impl Outgoing for Reserving<'_> {
     }
 
     fn may_go(&mut self, socket: &Socket) -> Result<()> {
-        self.moves = socket.slots.moves();
+        self.terms = Terms::of(socket);
         Ok(())
     }
 
@@ -152,7 +171,7 @@ impl Outgoing for Reserving<'_> {
         _: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
-        self.saying = ring.reserve(core, self.len, flags)?.saying;
+        self.terms.saying = ring.reserve(core, self.len, flags)?.saying;
         // Another process that sends on the same lane knows nothing of this room, and would write there.
         self.memory = Some(if core.others().were_there() {
             Memory::Heap(vec![0; self.len])
@@ -206,14 +225,17 @@ impl Outgoing for Reserving<'_> {
 
 /// What a program has written into a slot.
 pub struct Filled {
-    pub memory: Memory,
-    pub len: usize,
-    pub saying: Saying,
-    /// As in [`Reserving::moves`].
-    pub moves: u32,
+    memory: Memory,
+    len: usize,
+    terms: Terms,
 }
 
 impl Filled {
+    /// Makes what sends the first `len` bytes of a slot's memory.
+    pub fn new(memory: Memory, len: usize, terms: Terms) -> Filled {
+        Filled { memory, len, terms }
+    }
+
     /// Whether the next frame of `ring` begins where this room does.
     fn is_next_in(&self, ring: &TxRing) -> bool {
         match &self.memory {
@@ -254,7 +276,7 @@ impl Outgoing for Filled {
     }
 
     fn may_go(&mut self, socket: &Socket) -> Result<()> {
-        if self.moves == socket.slots.moves() {
+        if self.terms.moves == socket.slots().moves() {
             return Ok(());
         }
         // A socket without a peer says so. Another peer must not get what was meant for the old one.
@@ -272,7 +294,7 @@ impl Outgoing for Filled {
         flags: SendFlags,
     ) -> Result<usize> {
         if self.is_next_in(ring) {
-            return ring.publish_reserved(core, self.len, true, self.saying, flags).map(|()| 0);
+            return ring.publish_reserved(core, self.len, true, self.terms.saying, flags).map(|()| 0);
         }
         let bytes = self.bytes(core);
         let before = if matches!(bytes, Cow::Owned(_)) { self.len } else { 0 };

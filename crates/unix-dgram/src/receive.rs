@@ -46,7 +46,7 @@ impl Socket {
     ///
     /// [`PeerMisbehaved`].
     pub fn leave_empty_ring(&self, rx: &mut Rx) -> std::result::Result<(), PeerMisbehaved> {
-        if let (Rx::Plain, Some(pairing)) = (&*rx, self.pairing_state.get())
+        if let (Rx::Plain, Some(pairing)) = (&*rx, self.known_pairing())
             && pairing.is_counting()
         {
             self.look_for_switch(pairing, rx)?;
@@ -132,7 +132,7 @@ impl Socket {
     /// connected peer. Once the kernel has told this side that the peer is gone, it knows none; then it is
     /// the name that the pairing noted.
     fn sender_name(&self) -> SocketAddr {
-        let known = || self.pairing_state.get().and_then(|pairing| pairing.sender());
+        let known = || self.known_pairing().and_then(|pairing| pairing.sender());
         self.peer_addr().ok().or_else(known).unwrap_or_else(SocketAddr::unnamed)
     }
 
@@ -205,7 +205,7 @@ impl Socket {
             {
                 return Ok(Some(received));
             }
-            let pairing = self.pairing_state.get();
+            let pairing = self.known_pairing();
             if let Some(pairing) = pairing
                 && pairing.is_counting()
             {
@@ -286,7 +286,7 @@ impl Socket {
                         if controls % CONTROLS == 0 {
                             // Some sender rings as fast as this loop takes. Let the lanes have their turns,
                             // and do not hold up a call that must not wait.
-                            fan_in.since_kernel = 0;
+                            fan_in.kernel_had_its_turn();
                             waiting.ask_whether_to_wait(self, flags);
                             if waiting.does_not_wait(self, flags) && self.leave_for_now(fan_in) {
                                 return Err(error(Errno::AGAIN));
@@ -295,7 +295,9 @@ impl Socket {
                         continue;
                     }
                     Ok(_) => {
-                        fan_in.since_kernel = if peek { fan_in.since_kernel } else { 0 };
+                        if !peek {
+                            fan_in.kernel_had_its_turn();
+                        }
                         self.call_who_switched(fan_in);
                         self.mirror_fan_in(fan_in);
                     }

@@ -5,11 +5,10 @@
 //! puts anything into the peer's ring, so the room behind its head stays the slot's. Committed, a slot sends as
 //! any other send does, and finds its bytes in place if the ring is still the one.
 
-use crate::outgoing::{Filled, Reserving};
+use crate::outgoing::{Filled, Reserving, Terms};
 use crate::slots::{Lease, Out};
 use crate::socket::Socket;
 use onecopy_unix::ancillary::attached::SendAncillary;
-use onecopy_unix::connection::credentials::Saying;
 use onecopy_unix::connection::side::SideGuard;
 use onecopy_unix::connection::tx::Tx;
 use onecopy_unix::control;
@@ -24,15 +23,14 @@ impl Socket {
     ///
     /// As [`crate::Datagram::send`].
     pub fn reserve(&self, len: usize, flags: SendFlags) -> Result<Slot<'_>> {
-        let out = Out::one_more(&self.slots);
+        let out = Out::one_more(self.slots());
         let lease = self.lease(flags)?;
         let mut reserving = Reserving::new(len, &lease);
         self.send_to_peer(&mut reserving, None, SendAncillary::default(), flags)?;
-        let Reserving { memory, saying, moves, .. } = reserving;
-        let memory = memory.ok_or(Error::new(Op::Send, Errno::NOTCONN))?;
+        let (memory, terms) = reserving.found().ok_or(Error::new(Op::Send, Errno::NOTCONN))?;
         // What is in a buffer of this process keeps nobody out.
         let lease = Some(lease).filter(|_| matches!(memory, Memory::Ring(_)));
-        let held = Held { socket: self, flags, saying, moves, _lease: lease, _out: out };
+        let held = Held { socket: self, flags, terms, _lease: lease, _out: out };
         Ok(Slot::apart(self, len, flags, memory, Box::new(held)))
     }
 
@@ -40,20 +38,16 @@ impl Socket {
     fn lease(&self, flags: SendFlags) -> Result<Lease<'_>> {
         // Before the wait: a child may have inherited a lock that nobody unlocks.
         self.check(Op::Send)?;
-        let one = &self.slots.one;
-        let one = match one.try_lock() {
+        let one = match self.slots().try_hold() {
             Some(one) => Some(one),
             None if self.must_not_wait(flags, &mut false) => {
                 self.turn_away();
-                one.try_lock()
+                self.slots().try_hold()
             }
-            None => match self.settings().write_timeout() {
-                Some(limit) => one.lock_for(limit),
-                None => Some(one.lock()),
-            },
+            None => self.slots().hold(self.settings().write_timeout()),
         };
         match one {
-            Some(one) => Ok(Lease::over(&self.slots, self, one)),
+            Some(one) => Ok(Lease::over(self.slots(), self, one)),
             None => Err(Error::new(Op::Send, Errno::AGAIN)),
         }
     }
@@ -67,7 +61,7 @@ impl Socket {
     pub fn lock_unleased(&self, flags: SendFlags) -> Result<SideGuard<'_, Tx>> {
         let tx = self.lock_tx(flags)?;
         // Relaxed: it is set under this lock.
-        if !self.slots.are_leased() { Ok(tx) } else { self.wait_for_slot(tx, flags) }
+        if !self.slots().are_leased() { Ok(tx) } else { self.wait_for_slot(tx, flags) }
     }
 
     #[cold]
@@ -81,18 +75,15 @@ impl Socket {
             tx.unlock_fenced();
             if self.must_not_wait(flags, &mut asked) {
                 self.turn_away();
-                if self.slots.are_leased() {
+                if self.slots().are_leased() {
                     return Err(error(Errno::AGAIN));
                 }
             } else {
                 let left = control::remaining(began, self.settings().write_timeout()).map_err(error)?;
-                drop(match left {
-                    Some(left) => self.slots.one.lock_for(left).ok_or(error(Errno::AGAIN))?,
-                    None => self.slots.one.lock(),
-                });
+                drop(self.slots().hold(left).ok_or(error(Errno::AGAIN))?);
             }
             tx = self.lock_tx(flags)?;
-            if !self.slots.are_leased() {
+            if !self.slots().are_leased() {
                 return Ok(tx);
             }
         }
@@ -104,15 +95,14 @@ impl Socket {
 struct Held<'a> {
     socket: &'a Socket,
     flags: SendFlags,
-    saying: Saying,
-    moves: u32,
+    terms: Terms,
     _lease: Option<Lease<'a>>,
     _out: Out<'a>,
 }
 
 impl Commit for Held<'_> {
     fn commit(self: Box<Self>, memory: Memory, len: usize) -> Result<usize> {
-        let mut filled = Filled { memory, len, saying: self.saying, moves: self.moves };
+        let mut filled = Filled::new(memory, len, self.terms);
         self.socket.send_to_peer(&mut filled, None, SendAncillary::default(), self.flags).map(|()| len)
     }
 }

@@ -4,7 +4,7 @@
 use crate::outgoing::Outgoing;
 use crate::pairing::state::Pairing;
 use crate::socket::Socket;
-use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
+use onecopy_sync::atomic::Ordering::SeqCst;
 use onecopy_sync::atomic::fence;
 use onecopy_sys::scm;
 use onecopy_sys::unix_diag::Diag;
@@ -105,7 +105,7 @@ impl Socket {
     fn shares_memory(&self) -> bool {
         self.pairing().is_some()
             || (self.tx_ring().is_some() && !self.has_parted())
-            || self.pairing_state.get().is_some_and(|pairing| pairing.is_laned())
+            || self.known_pairing().is_some_and(|pairing| pairing.is_laned())
     }
 
     fn send_datagram_locked<O: Outgoing>(
@@ -209,7 +209,7 @@ impl Socket {
     /// ask for its own identity (net/unix/af_unix.c: unix_dgram_sendmsg).
     #[cold]
     fn be_named(&self) {
-        if self.named.swap(1, Relaxed) == 0 {
+        if self.is_first_to_name() {
             // It is no error to have a name already. Without one the datagram goes all the same.
             if rustix::net::bind(self.fd(), &SocketAddrUnix::new_unnamed()).is_ok() {
                 self.renamed();
@@ -230,7 +230,7 @@ impl Socket {
         }
         let nap = left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP));
         let lane = self.lane();
-        let room = lane.as_ref().map_or(self.fd(), |lane| lane.end.fd());
+        let room = lane.as_ref().map_or(self.fd(), |lane| lane.connection().fd());
         match control::wait(room, PollFlags::OUT, Some(nap)) {
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(errno) => Err(error(errno)),

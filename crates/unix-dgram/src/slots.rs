@@ -5,12 +5,13 @@ use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_unix::connection::Connection;
+use std::time::Duration;
 
 /// The slots of a socket.
 #[derive(Debug, Default)]
 pub struct Slots {
     /// Held by the slot that has the lease, or by a thread that reserves. Taken before the sending side.
-    pub(super) one: Mutex<()>,
+    one: Mutex<()>,
     /// 1 while a slot has the lease. Set under the sending side.
     leased: AtomicU32,
     /// Slots that were not committed or dropped, wherever their bytes are.
@@ -22,6 +23,20 @@ pub struct Slots {
 impl Slots {
     pub fn moves(&self) -> u32 {
         self.moves.load(Relaxed)
+    }
+
+    /// Keeps other threads from reserving, unless one does or a slot has the lease.
+    pub fn try_hold(&self) -> Option<MutexGuard<'_, ()>> {
+        self.one.try_lock()
+    }
+
+    /// Keeps other threads from reserving, once none does and no slot has the lease. Waits for that as long as
+    /// `limit` says.
+    pub fn hold(&self, limit: Option<Duration>) -> Option<MutexGuard<'_, ()>> {
+        match limit {
+            Some(limit) => self.one.lock_for(limit),
+            None => Some(self.one.lock()),
+        }
     }
 
     /// Notes that the socket has another peer now.

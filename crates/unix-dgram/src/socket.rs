@@ -6,7 +6,7 @@ use crate::pairing::state::Pairing;
 use crate::slots::Slots;
 use onecopy_ring::{Consumer, Producer, Ring};
 use onecopy_sync::atomic::AtomicU32;
-use onecopy_sync::atomic::Ordering::Release;
+use onecopy_sync::atomic::Ordering::{Relaxed, Release};
 use onecopy_unix::ancillary::attached::Ancillary;
 use onecopy_unix::ancillary::channel::{Fds, Inlet};
 use onecopy_unix::connection::Connection;
@@ -34,15 +34,15 @@ use std::sync::{Arc, OnceLock, Weak};
 pub struct Socket {
     end: Connection,
     /// How a socket that is or was connected comes to share memory with its peer.
-    pub pairing_state: OnceLock<Box<Pairing>>,
+    pairing_state: OnceLock<Box<Pairing>>,
     /// The senders of a socket that receives from many.
-    pub fan_in: OnceLock<Box<FanInReceiver>>,
+    fan_in: OnceLock<Box<FanInReceiver>>,
     /// 1 once this socket has tried to become a fan-in receiver.
-    pub fan_in_tried: AtomicU32,
+    fan_in_tried: AtomicU32,
     /// 1 once a socket that asks for its senders' identity is known to have a name.
-    pub named: AtomicU32,
+    named: AtomicU32,
     /// Room that was reserved.
-    pub slots: Slots,
+    slots: Slots,
     /// Where a fork finds this socket.
     place: Place,
 }
@@ -94,6 +94,44 @@ impl Socket {
         socket
     }
 
+    /// Returns what this socket knows of its peer, once it was connected.
+    #[inline]
+    pub fn known_pairing(&self) -> Option<&Pairing> {
+        self.pairing_state.get().map(|pairing| &**pairing)
+    }
+
+    /// Returns what this socket knows of its peer, which is nothing if it is connected now for the first time.
+    pub fn pairing_of_any(&self) -> &Pairing {
+        self.pairing_state.get_or_init(Box::default)
+    }
+
+    /// Returns the senders that this socket receives from in turns, once it does.
+    #[inline]
+    pub fn fan_in(&self) -> Option<&FanInReceiver> {
+        self.fan_in.get().map(|fan_in| &**fan_in)
+    }
+
+    /// Makes the socket receive from many senders, once.
+    pub fn set_fan_in(&self, fan_in: FanInReceiver) {
+        let _ = self.fan_in.set(Box::new(fan_in));
+    }
+
+    /// Whether this socket tries now, for the first time, to receive from many senders.
+    pub fn is_first_fan_in(&self) -> bool {
+        self.fan_in_tried.swap(1, Relaxed) == 0
+    }
+
+    /// Whether this call is the first one that finds the socket in need of a name.
+    pub fn is_first_to_name(&self) -> bool {
+        self.named.swap(1, Relaxed) == 0
+    }
+
+    /// Returns the room that was reserved.
+    #[inline]
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
     /// Makes a socket without a name and without a peer.
     ///
     /// # Errors
@@ -119,7 +157,7 @@ impl Socket {
     /// EAGAIN: it may still share memory with a peer, or shared some. EOPNOTSUPP: it does.
     pub fn is_plain(&self) -> Result<()> {
         self.end.is_plain()?;
-        if self.fan_in.get().is_some() || self.pairing_state.get().is_some() {
+        if self.fan_in().is_some() || self.known_pairing().is_some() {
             return Err(Error::new(Op::Pass, Errno::AGAIN).because(
                 "it was connected or received from many, and may share memory with its peers at any time; make it \
                  with Transport::Kernel",
@@ -171,7 +209,7 @@ impl Socket {
         // Whoever is told that nothing is received here is told so even where the peer has misbehaved.
         let result = self.end.shutdown(how);
         if how != Shutdown::Write {
-            if let Some(pairing) = self.pairing_state.get() {
+            if let Some(pairing) = self.known_pairing() {
                 pairing.leave();
             }
             self.shut_lanes();
@@ -203,7 +241,7 @@ impl Socket {
     /// What ioctl(2) returns.
     pub fn unread_bytes(&self) -> Result<usize> {
         match self.lane() {
-            Some(lane) if !self.sends_into_ring() => lane.end.unread_bytes(),
+            Some(lane) if !self.sends_into_ring() => lane.connection().unread_bytes(),
             _ => self.end.unread_bytes(),
         }
     }
@@ -310,7 +348,7 @@ impl Socket {
             // Tells a sender with room at once, before it looks at the kernel again.
             ring.header().info.0.shut.store(1, Release);
         }
-        if let Some(pairing) = self.pairing_state.get() {
+        if let Some(pairing) = self.known_pairing() {
             pairing.leave();
         }
     }

@@ -37,19 +37,12 @@ use std::cell::Cell;
 use std::io::IoSlice;
 
 impl Socket {
-    /// Returns the senders that this socket receives from in turns, once it does.
-    #[inline]
-    pub fn fan_in(&self) -> Option<&FanInReceiver> {
-        self.fan_in.get().map(|fan_in| &**fan_in)
-    }
-
     /// Handles the arrival of a datagram over the kernel. From here on senders may have lanes, if anybody may
     /// send here. The caller holds the receiving side.
     #[inline]
     pub fn begin_fan_in(&self) {
-        let may =
-            self.fan_in.get().is_none() && self.pairing_state.get().is_none() && self.lifeline().is_none();
-        if may && self.config().transport == Transport::Auto && self.fan_in_tried.swap(1, Relaxed) == 0 {
+        let may = self.fan_in().is_none() && self.known_pairing().is_none() && self.lifeline().is_none();
+        if may && self.config().transport == Transport::Auto && self.is_first_fan_in() {
             // If this fails, the kernel carries the datagrams for good.
             if self.begin_fan_in_now().is_err() {
                 self.counters().fallbacks.add(1);
@@ -91,7 +84,7 @@ impl Socket {
             laned: AtomicU32::new(0),
             left_over: AtomicU32::new(0),
         };
-        let _ = self.fan_in.set(Box::new(fan_in));
+        self.set_fan_in(fan_in);
         Ok(())
     }
 

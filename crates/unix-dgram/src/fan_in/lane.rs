@@ -44,7 +44,7 @@ impl JoinRequest {
 /// A sender's lane.
 #[derive(Debug)]
 pub struct Lane {
-    pub end: Arc<Connection>,
+    pub(super) end: Arc<Connection>,
     /// Says whose lane it is. It goes in a datagram, with which the kernel tells its sender's name.
     pub(super) switched: ControlMessage,
     /// 1 while the receiver is to be told of a new name.
@@ -59,6 +59,11 @@ impl Lane {
 }
 
 impl Lane {
+    /// Returns the connection to the receiver.
+    pub fn connection(&self) -> &Connection {
+        &self.end
+    }
+
     /// Tells the receiver that what is sent from here on is in the lane.
     pub fn switch(&self) {
         if let Some(ring) = self.end.tx_ring() {

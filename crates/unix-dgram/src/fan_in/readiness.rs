@@ -143,7 +143,7 @@ impl Socket {
     /// Handles an empty kernel queue. Returns whether lanes have something; if not, their senders ring for
     /// the next datagram.
     pub fn arm_lanes(&self, fan_in: &mut FanIn) -> bool {
-        fan_in.since_kernel = 0;
+        fan_in.kernel_had_its_turn();
         if fan_in.lanes.is_empty() {
             return false;
         }

@@ -45,12 +45,17 @@ pub struct FanInReceiver {
     /// The number of lanes, including one that is being made. For a fork, which takes no lock for it.
     pub(super) laned: AtomicU32,
     /// 1 while lanes hold datagrams that come before any that are sent from now on.
-    pub left_over: AtomicU32,
+    pub(super) left_over: AtomicU32,
 }
 
 impl FanInReceiver {
     pub fn lock(&self) -> FanInGuard<'_> {
         FanInGuard { laned: &self.laned, state: self.state.lock() }
+    }
+
+    /// Whether lanes hold datagrams that come before any that are sent from now on.
+    pub fn has_left_over(&self) -> bool {
+        self.left_over.load(Relaxed) != 0
     }
 
     /// Whether nobody holds the lock. In the child of a fork: whether no thread that is gone held it.
@@ -122,11 +127,11 @@ pub struct FanIn {
     /// Whether a token is in the queue.
     pub(super) token: bool,
     pub(super) callers: Vec<Caller>,
-    pub lanes: Vec<Member>,
+    pub(super) lanes: Vec<Member>,
     /// The lane whose turn it is.
     pub(super) cursor: usize,
     /// Datagrams from lanes since the last look into the kernel's queue.
-    pub since_kernel: u32,
+    pub(super) since_kernel: u32,
     /// Receives until the next look at which senders have died.
     pub(super) left: u32,
     /// The socket was connected. Its lanes are received to their end, and nobody gets another.
@@ -248,6 +253,17 @@ impl FanIn {
             some = true;
         }
         some
+    }
+
+    /// Notes that the kernel's queue had its turn.
+    pub fn kernel_had_its_turn(&mut self) {
+        self.since_kernel = 0;
+    }
+
+    /// Whether any sender has a lane.
+    #[cfg(test)]
+    pub fn has_any(&self) -> bool {
+        !self.lanes.is_empty()
     }
 
     /// Returns what only senders with lanes know.

@@ -86,11 +86,11 @@ impl Socket {
     ) -> io::Result<bool> {
         match hear_answer(&joining.line) {
             Ok(None) => {
-                state.phase = Phase::Joining(joining);
+                state.goes_on_joining(joining);
                 Ok(false)
             }
             Ok(Some((answer, fds))) if answer.secret == joining.secret => {
-                state.lane = Some(self.accept_lane(pairing, joining.line, &answer, fds)?);
+                state.offers_lane(self.accept_lane(pairing, joining.line, &answer, fds)?);
                 pairing.offer();
                 self.adopt_now(pairing, state);
                 Ok(false)
@@ -173,7 +173,7 @@ impl Socket {
     /// Returns the lane, once this socket sends on one.
     #[cold]
     pub fn lane(&self) -> Option<Arc<Lane>> {
-        self.pairing_state.get().and_then(|pairing| pairing.lane())
+        self.known_pairing().and_then(|pairing| pairing.lane())
     }
 
     /// Notes that this socket has a name now, which its receiver is to know before the next datagram.
@@ -239,7 +239,7 @@ impl Socket {
     /// Makes this socket send over the kernel again.
     #[cold]
     pub fn leave_lane(&self) {
-        if let Some(pairing) = self.pairing_state.get() {
+        if let Some(pairing) = self.known_pairing() {
             // Its peer may have connected to it.
             pairing.reset(true);
         }

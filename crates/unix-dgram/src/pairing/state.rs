@@ -45,13 +45,13 @@ pub struct Pairing {
 
 #[derive(Debug, Default)]
 pub struct State {
-    pub phase: Phase,
+    pub(super) phase: Phase,
     /// A line to what may be the peer.
     pub(super) line: Option<Line>,
     pub(super) offer: Option<OfferedRing>,
     pub(super) incoming: Option<Incoming>,
     /// A lane at a fan-in receiver.
-    pub lane: Option<Lane>,
+    pub(super) lane: Option<Lane>,
     /// Lines that have broken.
     pub(super) broken: u32,
 }
@@ -217,6 +217,16 @@ impl Pairing {
 }
 
 impl State {
+    /// Notes that this side waits on for the answer to a join request.
+    pub fn goes_on_joining(&mut self, request: JoinRequest) {
+        self.phase = Phase::Joining(request);
+    }
+
+    /// Notes a lane at a fan-in receiver, which this side may send on from now on.
+    pub fn offers_lane(&mut self, lane: Lane) {
+        self.lane = Some(lane);
+    }
+
     /// Counts a line that has broken. Returns whether this side tries again, after a rest that grows with
     /// each of them.
     pub fn tries_again(&mut self, pairing: &Pairing) -> bool {

@@ -75,7 +75,7 @@ impl Socket {
     /// Returns the pairing with the peer, while it may still succeed.
     #[inline]
     pub fn pairing(&self) -> Option<&Pairing> {
-        self.pairing_state.get().map(|pairing| &**pairing).filter(|pairing| pairing.is_open())
+        self.known_pairing().filter(|pairing| pairing.is_open())
     }
 
     /// Goes on with the pairing, if it is time for that. Runs in each call.

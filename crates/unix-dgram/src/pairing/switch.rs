@@ -116,9 +116,7 @@ impl Socket {
             Some(at) if at < received => Err(PeerMisbehaved::Switch { at, received }),
             // Datagrams that came on lanes before this side was connected are first, and the message here is
             // no datagram.
-            Some(_) if self.fan_in().is_some_and(|fan_in| fan_in.left_over.load(Relaxed) != 0) => {
-                Ok(Head::Nothing)
-            }
+            Some(_) if self.fan_in().is_some_and(|fan_in| fan_in.has_left_over()) => Ok(Head::Nothing),
             Some(_) => {
                 self.switch_rx(pairing, &mut state, rx);
                 Ok(Head::Switched)
@@ -190,7 +188,7 @@ impl Socket {
     /// Switches the sending side to the peer's ring if it is time, before a send to the peer over the kernel.
     /// The caller holds the sending side.
     pub fn adopt_ring(&self, tx: &mut Tx) {
-        if let Some(pairing) = self.pairing_state.get()
+        if let Some(pairing) = self.known_pairing()
             && pairing.offered.load(Relaxed) != 0
         {
             self.adopt_offer(pairing, &mut pairing.state.lock(), tx);

@@ -85,7 +85,7 @@ fn who_sits_on_a_rendezvous_gets_nothing() {
     }
     assert!(answered && given, "the squatter was believed as far as it goes");
     assert!((1..=4).contains(&with), "{with}");
-    assert!(!ours.path().is_shared_memory() && ours.end.tx_ring().is_none());
+    assert!(!ours.path().is_shared_memory() && ours.socket().tx_ring().is_none());
     assert_eq!(ring.header().writer.0.head.load(Relaxed), 0);
 }
 
@@ -95,7 +95,7 @@ fn who_stands_between_two_gets_nothing() {
     onecopy_testing::alone!();
     let a = Datagram::bind(abstract_("relay-a")).unwrap();
     let b = Datagram::bind(abstract_("relay-b")).unwrap();
-    let mut squatter = Some(squat(b.end.fd()));
+    let mut squatter = Some(squat(b.socket().fd()));
     a.connect(abstract_("relay-b")).unwrap();
     b.connect(abstract_("relay-a")).unwrap();
     let (ring, memfd) = new_ring(1 << 16, &Config::default()).unwrap();
@@ -116,11 +116,12 @@ fn who_stands_between_two_gets_nothing() {
             assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 4);
             assert_eq!(buffer[..4], i.to_le_bytes());
         } else {
-            let _ = rustix::net::recv(b.end.fd(), &mut buffer[..], rustix::net::RecvFlags::DONTWAIT).unwrap();
+            let _ = rustix::net::recv(b.socket().fd(), &mut buffer[..], rustix::net::RecvFlags::DONTWAIT)
+                .unwrap();
         }
         if let (Some(said), None) = (asked, &to_b) {
             let line = seqpacket();
-            if rustix::net::connect(&line, &rendezvous(b.end.fd())).is_ok() {
+            if rustix::net::connect(&line, &rendezvous(b.socket().fd())).is_ok() {
                 rustix::net::send(&line, &said.encode(), rustix::net::SendFlags::NOSIGNAL).unwrap();
                 to_b = Some(line);
             }
@@ -137,7 +138,7 @@ fn who_stands_between_two_gets_nothing() {
         }
     }
     assert!(one && two, "both believed who stood between, as far as it goes");
-    for end in [&a.end, &b.end] {
+    for end in [a.socket(), b.socket()] {
         assert!(end.tx_ring().is_none() && end.rx_ring().is_none());
     }
     assert_eq!(b.stats().fallbacks, 1, "the sign came from somebody else's line");
@@ -158,10 +159,10 @@ fn a_silent_visitor_does_not_keep_the_peer_away() {
         a.send_with_flags(&i.to_le_bytes(), NOW).unwrap();
         if silent.is_none() {
             let line = seqpacket();
-            if rustix::net::connect(&line, &rendezvous(a.end.fd())).is_ok() {
+            if rustix::net::connect(&line, &rendezvous(a.socket().fd())).is_ok() {
                 silent = Some(line);
             }
-            rustix::net::recv(b.end.fd(), &mut buffer[..], rustix::net::RecvFlags::DONTWAIT).unwrap();
+            rustix::net::recv(b.socket().fd(), &mut buffer[..], rustix::net::RecvFlags::DONTWAIT).unwrap();
         } else {
             assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 4);
             let _ = b.send_with_flags(&buffer[..4], NOW).unwrap();
@@ -225,7 +226,7 @@ fn a_squatter_that_goes_leaves_the_two_to_each_other() {
     onecopy_testing::alone!();
     for listens in [false, true] {
         let (a, b) = connected(&format!("goes-{listens}"));
-        let squatter = squat(b.end.fd());
+        let squatter = squat(b.socket().fd());
         look(&a);
         let line = visitor(&squatter).expect("it has asked");
         if listens {
@@ -243,7 +244,7 @@ fn a_visitor_that_goes_does_not_keep_the_peer_away() {
     let (a, b) = connected("visit");
     look(&a);
     let line = seqpacket();
-    rustix::net::connect(&line, &rendezvous(a.end.fd())).unwrap();
+    rustix::net::connect(&line, &rendezvous(a.socket().fd())).unwrap();
     say(&line, &Hello { nonce: [0; 16], capacity: 0, send_buffer: 0 }).unwrap();
     drop(line);
     look(&a);

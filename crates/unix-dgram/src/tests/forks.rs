@@ -75,12 +75,12 @@ fn lanes_pass_what_their_receiver_passes() {
     b.set_pass_credentials(true).unwrap();
     // The other thread had to wait.
     let until = std::time::Instant::now() + Duration::from_secs(20);
-    while b.end.passes_credentials() && std::time::Instant::now() < until {
+    while b.socket().passes_credentials() && std::time::Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
     // It may still hold the lock.
     b.set_pass_pidfd(false).unwrap();
-    let lane = a.end.lane().unwrap();
-    let asked = lane.end.tx_ring().unwrap().header().info.0.asks_identity.load(Relaxed);
-    assert_eq!((b.end.passes_credentials(), asked), (false, 0));
+    let lane = a.socket().lane().unwrap();
+    let asked = lane.connection().tx_ring().unwrap().header().info.0.asks_identity.load(Relaxed);
+    assert_eq!((b.socket().passes_credentials(), asked), (false, 0));
 }

@@ -13,16 +13,16 @@ const LOOK: RecvFlags = RecvFlags::DONTWAIT;
 
 /// Returns the header that the liar shares with its victim, of the ring that the victim receives from.
 fn into_victim(liar: &Datagram) -> &Header {
-    liar.end.tx_ring().expect("a pair shares memory").header()
+    liar.socket().tx_ring().expect("a pair shares memory").header()
 }
 
 /// Returns the header of the ring that the victim sends into.
 fn from_victim(liar: &Datagram) -> &Header {
-    liar.end.rx_ring().expect("a pair shares memory").header()
+    liar.socket().rx_ring().expect("a pair shares memory").header()
 }
 
 fn raw(liar: &Datagram, bytes: &[u8]) {
-    rustix::net::send(liar.end.fd(), bytes, rustix::net::SendFlags::DONTWAIT).unwrap();
+    rustix::net::send(liar.socket().fd(), bytes, rustix::net::SendFlags::DONTWAIT).unwrap();
 }
 
 /// Lets the liar misbehave, then has the victim do all its calls. An honest pair goes on beside it.
@@ -70,14 +70,14 @@ fn every_lie_in_shared_memory_is_caught() {
     }
     for len in [u64::MAX, 1 << 33, 1 << 31, 257, 0xffff_ffff] {
         caught("frame", |liar| {
-            let ring = liar.end.tx_ring().unwrap();
+            let ring = liar.socket().tx_ring().unwrap();
             let head = ring.header().writer.0.head.load(Relaxed);
             ring.set_word(head as usize % ring.capacity(), len);
             ring.header().writer.0.head.store(head + 64, Release);
         });
     }
     caught("a frame of no end", |liar| {
-        let ring = liar.end.tx_ring().unwrap();
+        let ring = liar.socket().tx_ring().unwrap();
         let head = ring.header().writer.0.head.load(Relaxed);
         ring.set_word(head as usize % ring.capacity(), 8);
         ring.header().writer.0.head.store(head + 16, Release);
@@ -87,7 +87,7 @@ fn every_lie_in_shared_memory_is_caught() {
 /// Publishes an empty frame which says that so many descriptors, and the sender's credentials, are in the
 /// line.
 fn announce(liar: &Datagram, fds: u64, said: u64) {
-    let ring = liar.end.tx_ring().unwrap();
+    let ring = liar.socket().tx_ring().unwrap();
     let head = ring.header().writer.0.head.load(Relaxed);
     ring.set_word(head as usize % ring.capacity(), 1 << 32 | fds << 40 | said << 48);
     let size = onecopy_ring::record::least_with(ring.capacity()) as u64;
@@ -96,13 +96,13 @@ fn announce(liar: &Datagram, fds: u64, said: u64) {
 
 /// Returns the number of the message that belongs to the next announcement.
 fn next(liar: &Datagram) -> [u8; 8] {
-    liar.end.tx_ring().unwrap().header().writer.0.head.load(Relaxed).to_le_bytes()
+    liar.socket().tx_ring().unwrap().header().writer.0.head.load(Relaxed).to_le_bytes()
 }
 
 fn into_line(liar: &Datagram, bytes: &[u8], count: usize) {
-    let fds = vec![liar.end.fd(); count];
+    let fds = vec![liar.socket().fd(); count];
     let flags = rustix::net::SendFlags::DONTWAIT;
-    onecopy_sys::scm::send(liar.end.life(), &[std::io::IoSlice::new(bytes)], &fds, None, flags).unwrap();
+    onecopy_sys::scm::send(liar.socket().life(), &[std::io::IoSlice::new(bytes)], &fds, None, flags).unwrap();
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn what_the_line_does_not_hold_is_caught() {
     caught("a sender who is not there", |liar| announce(liar, 0, 1));
     caught("a line that was shut down", |liar| {
         announce(liar, 1, 0);
-        rustix::net::shutdown(liar.end.life(), rustix::net::Shutdown::Both).unwrap();
+        rustix::net::shutdown(liar.socket().life(), rustix::net::Shutdown::Both).unwrap();
     });
     caught("too many of them", |liar| announce(liar, 254, 0));
 }
@@ -146,7 +146,8 @@ fn what_is_not_announced_harms_nobody() {
     let fds = [w.as_fd(); 9];
     let flags = rustix::net::SendFlags::DONTWAIT;
     for bytes in [&b""[..], b"", b"long and longer", b"x"] {
-        onecopy_sys::scm::send(liar.end.life(), &[std::io::IoSlice::new(bytes)], &fds, None, flags).unwrap();
+        onecopy_sys::scm::send(liar.socket().life(), &[std::io::IoSlice::new(bytes)], &fds, None, flags)
+            .unwrap();
     }
     drop(w);
     liar.send_with_flags(b"as ever", NOW).unwrap();
@@ -192,7 +193,7 @@ fn a_filler_of_a_peer_that_died_is_no_datagram() {
     let _: BorrowedFd<'_> = victim.as_fd();
     dying.send_with_flags(b"last", NOW).unwrap();
     into_victim(&dying).begin_parking(1);
-    onecopy_unix::control::park_record(dying.end.fd(), false, None).unwrap().unwrap();
+    onecopy_unix::control::park_record(dying.socket().fd(), false, None).unwrap().unwrap();
     drop(dying);
     assert_eq!(victim.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 4);
     for _ in 0..3 {
@@ -215,11 +216,11 @@ fn a_peer_of_which_only_the_lifeline_is_left_refuses() {
     assert!(fill().would_block());
     // A clone keeps the line up. The flag that says "the peer has left" is cleared: a peer that is killed
     // never sets it.
-    let line = dying.end.life().try_clone_to_owned().unwrap();
-    let ring = dying.end.rx_ring().unwrap().clone();
+    let line = dying.socket().life().try_clone_to_owned().unwrap();
+    let ring = dying.socket().rx_ring().unwrap().clone();
     drop(dying);
     ring.header().info.0.shut.store(0, Relaxed);
-    assert!(!sender.end.cannot_send());
+    assert!(!sender.socket().cannot_send());
     let refused = sender.send_with_flags(&[7; 2000], NOW).unwrap_err();
     assert_eq!(refused.raw_os_error(), Errno::CONNREFUSED.raw_os_error());
     let then = sender.send_with_flags(&[7; 2000], NOW).unwrap_err();
@@ -245,14 +246,14 @@ fn who_sent_is_known_when_the_kernel_has_forgotten() {
     for _ in 0..10_000 {
         there.send_with_flags(b"x", NOW).unwrap();
         assert_eq!(here.recv_from_with_flags(&mut [0; 9], LOOK).unwrap(), (1, name("there")));
-        if here.end.rx_ring().is_some() && there.end.tx_ring().is_some() {
+        if here.socket().rx_ring().is_some() && there.socket().tx_ring().is_some() {
             break;
         }
     }
     there.send_with_flags(b"before it went", NOW).unwrap();
     drop(there);
     // One of this side's own looks does the same, and the caller is told later.
-    let told = rustix::net::send(here.end.fd(), b"", rustix::net::SendFlags::DONTWAIT);
+    let told = rustix::net::send(here.socket().fd(), b"", rustix::net::SendFlags::DONTWAIT);
     assert_eq!(told, Err(Errno::CONNREFUSED));
     assert!(here.peer_addr().is_err());
     assert_eq!(here.recv_from_with_flags(&mut [0; 99], LOOK).unwrap(), (14, name("there")));

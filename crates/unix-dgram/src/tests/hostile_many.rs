@@ -38,11 +38,11 @@ fn laned(to: &Datagram, name: &str) -> Datagram {
 }
 
 fn ring(liar: &Datagram) -> Ring {
-    liar.end.lane().unwrap().end.tx_ring().unwrap().clone()
+    liar.socket().lane().unwrap().connection().tx_ring().unwrap().clone()
 }
 
 fn line(liar: &Datagram) -> OwnedFd {
-    liar.end.lane().unwrap().end.fd().try_clone_to_owned().unwrap()
+    liar.socket().lane().unwrap().connection().fd().try_clone_to_owned().unwrap()
 }
 
 /// Lets the liar misbehave, then has the victim receive. Other senders go on, on lanes before and behind the
@@ -148,8 +148,8 @@ fn words_that_mean_nothing_are_datagrams_or_nothing() {
     // A sender that has a lane may ring for nothing, even in the receiver's name. Nothing is received from
     // that.
     let doorbell = {
-        let lane = liar.end.lane().unwrap();
-        let fan_in = victim.end.fan_in().unwrap().lock();
+        let lane = liar.socket().lane().unwrap();
+        let fan_in = victim.socket().fan_in().unwrap().lock();
         drop(lane);
         fan_in.nonce_of_all()
     };
@@ -269,7 +269,7 @@ fn take(plain: &UnixDatagram, buffer: &mut [u8]) -> Option<(usize, Option<Contro
 fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
     onecopy_testing::alone!();
     let b = Datagram::bind(abstract_("relay-many")).unwrap();
-    let squatter = squat(b.end.fd());
+    let squatter = squat(b.socket().fd());
     let a = Datagram::unbound().unwrap();
     a.connect(abstract_("relay-many")).unwrap();
     let (mut kept, mut sent) = (None, 0);
@@ -289,7 +289,7 @@ fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
         next += 1;
         mine.get_or_insert_with(|| {
             let line = seqpacket().unwrap();
-            let inode = rustix::fs::fstat(b.end.fd()).unwrap().st_ino;
+            let inode = rustix::fs::fstat(b.socket().fd()).unwrap().st_ino;
             rustix::net::connect(&line, &name_for_many(inode).unwrap()).unwrap();
             say(&line, &hello).unwrap();
             line
@@ -300,7 +300,7 @@ fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
     let mut wire = [0; 64];
     let answer = rustix::net::recv(&mine, &mut wire[..], rustix::net::RecvFlags::DONTWAIT);
     assert!(!matches!(answer, Ok((64, _))), "he has no lane");
-    assert!(b.end.fan_in().unwrap().lock().lanes.is_empty());
+    assert!(!b.socket().fan_in().unwrap().lock().has_any());
     assert_eq!(a.path().send, Carrier::Kernel);
 }
 
@@ -368,7 +368,7 @@ fn who_has_another_one_knock_gets_no_lane_of_its_name() {
     let own = UnixDatagram::unbound().unwrap();
     own.connect_addr(&to).unwrap();
     let inode = |of: &UnixDatagram| rustix::fs::fstat(of).unwrap().st_ino;
-    let rendezvous = name_for_many(rustix::fs::fstat(victim.end.fd()).unwrap().st_ino).unwrap();
+    let rendezvous = name_for_many(rustix::fs::fstat(victim.socket().fd()).unwrap().st_ino).unwrap();
     let (mut nonce, mut given) = ([0; 16], Vec::new());
     for (joins, named) in [(&echo, inode(&own)), (&echo, 1), (&own, inode(&echo)), (&own, inode(&own))] {
         let line = seqpacket().unwrap();
@@ -386,7 +386,7 @@ fn who_has_another_one_knock_gets_no_lane_of_its_name() {
     }
     assert_eq!(given, [false, false, false, true]);
     // A lane keeps its name, whoever says that it has another one.
-    let lane = honest.end.lane().unwrap();
+    let lane = honest.socket().lane().unwrap();
     echo.send(&lane.switched().encode()).unwrap();
     assert!(victim.recv_with_flags(&mut [0; 64], LOOK).is_err());
     honest.send_with_flags(b"x", NOW).unwrap();
@@ -399,7 +399,7 @@ fn strangers_at_a_rendezvous_keep_nobody_away_for_long() {
     onecopy_testing::alone!();
     let b = Datagram::bind(abstract_("strangers")).unwrap();
     let first = laned(&b, "strangers");
-    let inode = rustix::fs::fstat(b.end.fd()).unwrap().st_ino;
+    let inode = rustix::fs::fstat(b.socket().fd()).unwrap().st_ino;
     let mut strangers = Vec::new();
     for i in 0..300 {
         let line = seqpacket().unwrap();
@@ -435,7 +435,7 @@ fn no_word_is_cut_into_a_datagram() {
     onecopy_testing::alone!();
     let victim = Datagram::bind(abstract_("short")).unwrap();
     let honest = laned(&victim, "short");
-    let nonce = victim.end.fan_in().unwrap().lock().nonce_of_all();
+    let nonce = victim.socket().fan_in().unwrap().lock().nonce_of_all();
     for round in 0..200usize {
         // At the last moment, when the lanes were found empty.
         onecopy_unix::failpoint::at("about to receive", move || {
@@ -472,7 +472,7 @@ fn a_child_does_not_wait_for_a_thread_of_its_parent() {
         stranger.send_to_with_flags(b"x", abstract_(name), NOW).unwrap();
         assert_eq!(victim.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 1);
         let sender = with_lane.then(|| laned(&victim, name));
-        let receiving = victim.end.fan_in().unwrap().lock();
+        let receiving = victim.socket().fan_in().unwrap().lock();
         let start = std::time::Instant::now();
         let child = onecopy_sys::fork::child(|| {
             std::thread::spawn(|| {

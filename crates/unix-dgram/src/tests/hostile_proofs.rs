@@ -52,7 +52,7 @@ struct Come {
 impl Come {
     /// Comes to a victim that is connected to a socket which is connected to it.
     fn to(victim: &Datagram) -> Come {
-        let rendezvous = rendezvous_name(rustix::fs::fstat(victim.end.fd()).unwrap().st_ino).unwrap();
+        let rendezvous = rendezvous_name(rustix::fs::fstat(victim.socket().fd()).unwrap().st_ino).unwrap();
         let line = seqpacket().unwrap();
         for look in 0.. {
             assert!(look < 5000, "it has no rendezvous");
@@ -129,7 +129,7 @@ fn what_was_queued_before_the_connection_is_no_sign_whatever_it_says_by_now() {
         assert_eq!(next(&victim), (i, 2), "it is the stranger's datagram, and all that came with it");
     }
     assert_eq!(come.believed(), 0);
-    assert!(victim.end.rx_ring().is_none() && victim.end.lifeline().is_none());
+    assert!(victim.socket().rx_ring().is_none() && victim.socket().lifeline().is_none());
 }
 
 /// A token of another connection, or none, makes no proof of what comes with it.
@@ -236,7 +236,7 @@ fn a_switch_is_where_the_last_sign_and_the_count_say() {
         let told = victim.recv_with_flags(&mut [0; 9], LOOK).unwrap_err().raw_os_error();
         let expected = if lies { Errno::PROTO } else { Errno::AGAIN };
         assert_eq!((told, victim.stats().protocol_errors), (expected.raw_os_error(), u64::from(lies)));
-        assert_eq!(victim.end.rx_ring().is_some(), !lies);
+        assert_eq!(victim.socket().rx_ring().is_some(), !lies);
     }
 }
 
@@ -247,11 +247,11 @@ fn who_does_not_know_the_secret_gets_nothing() {
     let (victim, peer) = met("secret");
     let come = Come::to(&victim);
     (0..40).for_each(|_| assert!(victim.recv_with_flags(&mut [0; 9], LOOK).is_err()));
-    assert!(victim.end.pairing().is_some_and(|pairing| pairing.rides()));
+    assert!(victim.socket().pairing().is_some_and(|pairing| pairing.rides()));
     for number in 0..2000u32 {
         come.mine.header().info.0.joined.store(number % 5, Release);
         victim.send_with_flags(b"x", SendFlags::DONTWAIT).unwrap();
         assert_eq!(peer.recv(&mut [0; 9]).unwrap(), 1);
     }
-    assert!(!victim.path().is_shared_memory() && victim.end.lifeline().is_none());
+    assert!(!victim.path().is_shared_memory() && victim.socket().lifeline().is_none());
 }

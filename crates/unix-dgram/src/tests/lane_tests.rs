@@ -108,7 +108,7 @@ fn what_a_liar_sends_comes_with_nothing_else() {
     b.set_pass_credentials(true).unwrap();
     let (liar, honest) = (laned(&b, &name), laned(&b, &name));
     liar.send_fds_with_flags(b"liar", &[b.as_fd()], NOW).unwrap();
-    let ring = liar.end.lane().unwrap().end.tx_ring().unwrap().clone();
+    let ring = liar.socket().lane().unwrap().connection().tx_ring().unwrap().clone();
     ring.header().reader.0.filler.store(u32::MAX, Relaxed);
     ring.header().reader.0.parked.store(onecopy_ring::doorbell::PARKED, Release);
     let plain = Datagram::unbound().unwrap();
@@ -187,14 +187,14 @@ fn a_flood_of_bells_ends_the_lane_and_not_the_turns() {
     let (b, name) = receiver("flood");
     let (liar, honest) = (laned(&b, &name), laned(&b, &name));
     {
-        let lane = liar.end.lane().unwrap();
+        let lane = liar.socket().lane().unwrap();
         let looked = Rc::new(Cell::new(0));
-        let ring = lane.end.tx_ring().unwrap();
+        let ring = lane.connection().tx_ring().unwrap();
         let head = ring.header().writer.0.head.load(Relaxed);
         ring.set_word(head as usize % ring.capacity(), 1 << 32 | 1 << 40);
         let size = onecopy_ring::record::least_with(ring.capacity()) as u64;
         ring.header().writer.0.head.store(head + size, Release);
-        flood(Arc::new(lane.end.fd().try_clone_to_owned().unwrap()), Rc::clone(&looked));
+        flood(Arc::new(lane.connection().fd().try_clone_to_owned().unwrap()), Rc::clone(&looked));
         honest.send_with_flags(b"honest", NOW).unwrap();
         assert_eq!(b.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 6);
         assert!((1..1000).contains(&looked.get()), "{}", looked.get());
@@ -247,9 +247,9 @@ fn a_flood_of_words_is_left_with_lanes_armed() {
     onecopy_testing::alone!();
     let (b, name) = receiver("words");
     let a = laned(&b, &name);
-    let doorbell = ControlMessage::Doorbell(b.end.fan_in().unwrap().lock().nonce_of_all());
-    let lane = a.end.lane().unwrap();
-    let header = lane.end.tx_ring().unwrap().header();
+    let doorbell = ControlMessage::Doorbell(b.socket().fan_in().unwrap().lock().nonce_of_all());
+    let lane = a.socket().lane().unwrap();
+    let header = lane.connection().tx_ring().unwrap().header();
     assert!(!header.is_armed());
     ring(doorbell.encode(), name.clone(), CONTROLS);
     assert!(b.recv_with_flags(&mut [0; 9], LOOK).unwrap_err().would_block());
@@ -288,7 +288,7 @@ fn who_is_sent_away_before_its_hello_comes_again() {
 /// Makes a rendezvous listener in place of the receiver's, before that one listens.
 fn listening(at: &Datagram) -> OwnedFd {
     let rendezvous = seqpacket().unwrap();
-    let inode = rustix::fs::fstat(at.end.fd()).unwrap().st_ino;
+    let inode = rustix::fs::fstat(at.socket().fd()).unwrap().st_ino;
     rustix::net::bind(&rendezvous, &name_for_many(inode).unwrap()).unwrap();
     rustix::net::listen(&rendezvous, 1).unwrap();
     rendezvous
@@ -309,7 +309,7 @@ fn who_always_refuses_costs_few_tries() {
             more.set(more.get() + 1);
         });
         a.send_with_flags(&i.to_le_bytes(), NOW).unwrap();
-        assert_eq!(rustix::net::recv(b.end.fd(), &mut [0; 9][..], PLAIN).unwrap().0, 4);
+        assert_eq!(rustix::net::recv(b.socket().fd(), &mut [0; 9][..], PLAIN).unwrap().0, 4);
         if tries.take() > 0 {
             tried.push(i);
         }
@@ -332,7 +332,7 @@ fn who_was_not_heard_comes_again_soon() {
         let mut buffer = [0; 9];
         if i < 2 {
             // The receiver is not to listen itself before the other listener has gone.
-            assert_eq!(rustix::net::recv(b.end.fd(), &mut buffer[..], PLAIN).unwrap().0, 1);
+            assert_eq!(rustix::net::recv(b.socket().fd(), &mut buffer[..], PLAIN).unwrap().0, 1);
             assert_eq!(
                 rendezvous.as_ref().is_some_and(|rendezvous| rustix::net::accept(rendezvous).is_ok()),
                 i == 1

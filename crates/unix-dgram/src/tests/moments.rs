@@ -73,8 +73,8 @@ fn told(sender: &Datagram, sends: usize) -> Vec<Errno> {
 
 /// Sends datagrams of a byte until there is no room for another one.
 fn fill_to_the_brim(sender: &Datagram) {
-    let capacity = sender.end.tx_ring().unwrap().capacity() as u64;
-    while sender.end.unread_in_ring() < capacity {
+    let capacity = sender.socket().tx_ring().unwrap().capacity() as u64;
+    while sender.socket().unread_in_ring() < capacity {
         sender.send_with_flags(b"x", SendFlags::DONTWAIT).unwrap();
     }
 }

@@ -1,8 +1,10 @@
 //! Sockets that are passed on to a process that is no forked child: this program, run again as [`the_heir`].
 
 mod either;
+mod heir;
 
 use either::Socket;
+use heir::{HEIR, Heir, take};
 use onecopy_testing::{alone, descriptors};
 use onecopy_unix::{
     Config, Listener, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, SocketAddr, Stream, Transport,
@@ -11,10 +13,9 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::{Errno, FdFlags};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-const HEIR: &str = "ONECOPY_TEST_HEIR";
 const INHERITED: &str = "ONECOPY_TEST_HEIR_FDS";
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 const NOW: RecvFlags = RecvFlags::DONTWAIT;
@@ -60,52 +61,6 @@ fn passable() -> Config {
 }
 
 const KINDS: [&str; 3] = ["stream", "records", "parts"];
-
-/// The other process, and a stream to it.
-struct Heir {
-    child: Child,
-    to: Stream,
-}
-
-impl Heir {
-    fn start(what: &str) -> Heir {
-        Heir::with(what, "")
-    }
-
-    fn with(what: &str, more: &str) -> Heir {
-        let name = format!("onecopy-heir-{}-{what}{more}", std::process::id());
-        let listener = Listener::bind(SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_heir", "--nocapture"])
-            .env(HEIR, format!("{what} {name} {more}"))
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let (to, _) = listener.accept().unwrap();
-        to.set_read_timeout(PATIENCE).unwrap();
-        Heir { child, to }
-    }
-
-    fn give(&self, fds: Vec<OwnedFd>) {
-        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        self.to.send_fds(b"!", &fds).unwrap();
-    }
-
-    fn take(&self) -> Vec<OwnedFd> {
-        take(&self.to)
-    }
-
-    fn ends_well(mut self) {
-        drop(self.to);
-        assert!(self.child.wait().unwrap().success());
-    }
-}
-
-fn take(from: &Stream) -> Vec<OwnedFd> {
-    let (n, with) = from.recv_fds(&mut [0; 1]).unwrap();
-    assert_eq!((n, with.truncated), (1, false));
-    with.fds
-}
 
 /// Sends back what comes, as it comes, until that was `bytes` bytes.
 fn echo(socket: &Socket, mut bytes: usize) {

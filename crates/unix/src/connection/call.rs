@@ -1,6 +1,7 @@
 //! What one call knows, and how much it takes at once.
 
 use crate::ancillary::channel::Fds;
+use onecopy_ring::Consumer;
 use std::io::{IoSlice, IoSliceMut};
 
 /// What one receive knows besides its buffers.
@@ -131,4 +132,34 @@ pub fn scatter(
             done += len;
         }
     }
+}
+
+/// Copies as many as have room of the `len` bytes that are `at` bytes ahead. Takes nothing.
+pub fn copy_ahead(
+    consumer: &Consumer,
+    slices: &mut [IoSliceMut<'_>],
+    skip: usize,
+    at: usize,
+    len: usize,
+) -> usize {
+    let mut done = 0;
+    for slice in rest(slices, skip) {
+        let n = slice.len().min(len - done);
+        consumer.copy_out(at + done, &mut slice[..n]);
+        done += n;
+    }
+    done
+}
+
+/// Returns the slices behind the first `skip` bytes.
+#[inline]
+pub fn rest<'a, 'b>(
+    slices: &'a mut [IoSliceMut<'b>],
+    mut skip: usize,
+) -> impl Iterator<Item = &'a mut [u8]> + use<'a, 'b> {
+    slices.iter_mut().filter_map(move |slice| {
+        let cut = skip.min(slice.len());
+        skip -= cut;
+        (cut < slice.len()).then(|| &mut slice[cut..])
+    })
 }

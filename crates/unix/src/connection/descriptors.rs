@@ -49,7 +49,7 @@ impl Connection {
     ) -> Result<()> {
         match tx {
             Tx::Kernel { sent } => {
-                let (n, more) = self.send_kernel(cursor, attached, flags)?;
+                let (n, more) = self.send_kernel_with(cursor, attached, flags)?;
                 point!("sent over the kernel");
                 *sent = sent.saturating_add(n as u64);
                 if n == 0 && more {

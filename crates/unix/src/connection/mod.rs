@@ -13,12 +13,11 @@
 //!
 //! | file | what is there |
 //! |---|---|
-//! | `send.rs` | sending bytes: into the peer's ring, or over the kernel before the switch |
+//! | `send.rs` | sending bytes into the peer's ring |
 //! | `room.rs` | waiting for room in the peer's ring, and parking a filler while there is none |
-//! | `receive.rs` | receiving bytes into the caller's buffers, from the ring or the kernel |
+//! | `receive.rs` | receiving bytes into the caller's buffers, from the ring |
 //! | `wait.rs` | the loop in which a receive waits for data, an error or the end |
-//! | `idle.rs` | what a receiver does with an empty ring: spin, arm, ask what is in the queue |
-//! | `waiting.rs` | what one receive remembers of its wait, and its sleep |
+//! | `idle.rs` | what a receiver does with an empty ring: spin, arm, ask what is in the queue, sleep |
 //!
 //! What these stand on:
 //!
@@ -28,6 +27,8 @@
 //! | `tx.rs`, `rx.rs` | the states of the sending and of the receiving side |
 //! | `stores.rs` | which stores a sending side takes, and what it learns about them |
 //! | `call.rs` | what one call knows: the cursor of a send, the descriptors of a receive |
+//! | `send_kernel.rs`, `receive_kernel.rs` | bytes over the kernel: before a switch, or with a plain peer |
+//! | `receive_marks.rs` | what a receive of bytes does at a mark |
 //! | `decide.rs` | the steps of the upgrade that need both directions |
 //! | `handover.rs` | what processes that use a ring one after the other tell each other of it |
 //!
@@ -100,6 +101,8 @@ pub mod meet_list;
 pub mod open;
 pub mod options;
 pub mod receive;
+mod receive_kernel;
+mod receive_marks;
 pub mod receive_pieces;
 pub mod receive_records;
 pub mod received;
@@ -108,6 +111,7 @@ pub mod rights;
 pub mod room;
 pub mod rx;
 pub mod send;
+mod send_kernel;
 pub mod send_records;
 pub mod send_references;
 pub mod side;
@@ -118,7 +122,6 @@ pub mod view;
 mod view_io;
 pub mod wait;
 pub mod wait_shared;
-pub mod waiting;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;

@@ -2,13 +2,13 @@
 //!
 //! [`Connection::ready`] is the loop of every receive. It takes the receiving side and looks: data comes
 //! first, then the error, then the end. Where there is none of these, `idle.rs` says what to do next, and the
-//! loop looks again, asks the kernel, or sleeps (`waiting.rs`).
+//! loop looks again, asks the kernel, or sleeps.
 
 use crate::connection::Connection;
+use crate::connection::idle::Waiting;
 use crate::connection::idle::{Idle, LONGEST_SPIN};
 use crate::connection::rx::Rx;
 use crate::connection::side::SideGuard;
-use crate::connection::waiting::Waiting;
 use crate::control;
 use crate::control::Peek;
 use crate::core::kind::Kind;

@@ -8,7 +8,6 @@ use crate::connection::credentials::Saying;
 use crate::connection::reserve::{InPlace, Reserved};
 use crate::connection::side::SideGuard;
 use crate::connection::tx::Tx;
-use crate::control;
 use crate::core::failure::too_long;
 use crate::core::kind::Kind;
 use crate::generation::generation;
@@ -18,11 +17,9 @@ use onecopy_socket::{Counter, Error, Op, Result, SendFlags};
 use onecopy_sync::atomic::Ordering::SeqCst;
 use onecopy_sync::atomic::fence;
 use onecopy_sys::map::{Span, total};
-use rustix::event::PollFlags;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::io::{self, IoSlice, Write};
-use std::time::Duration;
 
 /// Room in the peer's buffer, from [`crate::Stream::reserve`]. It holds the sending side: other senders wait
 /// (or get EAGAIN) until it is committed, or dropped, which sends nothing.
@@ -376,21 +373,6 @@ impl Write for Slot<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl Connection {
-    /// Waits until the kernel has room for a record. The record goes whole or not at all, and is in the slot
-    /// alone: what `commit` had no room for would be lost.
-    fn wait_for_kernel(&self, flags: SendFlags) -> Result<()> {
-        let wait = |limit| control::wait(self.fd(), PollFlags::OUT, limit).map(drop);
-        let waited = match wait(Some(Duration::ZERO)) {
-            Err(Errno::AGAIN) if !self.must_not_wait(flags, &mut false) => {
-                wait(self.settings().write_timeout())
-            }
-            done => done,
-        };
-        waited.map_err(|errno| Error::new(Op::Send, errno))
     }
 }
 

@@ -61,6 +61,15 @@ impl Connection {
         if nonblocking { self.reflect() } else { Ok(()) }
     }
 
+    /// Takes over the settings that the kernel keeps.
+    pub fn settle_settings(&self) -> rustix::io::Result<()> {
+        let flags = rustix::fs::fcntl_getfl(self.fd())?;
+        self.settings().set_nonblocking(flags.contains(rustix::fs::OFlags::NONBLOCK));
+        self.settings().set_read_timeout(sockopt::socket_timeout(self.fd(), sockopt::Timeout::Recv)?);
+        self.settings().set_write_timeout(sockopt::socket_timeout(self.fd(), sockopt::Timeout::Send)?);
+        Ok(())
+    }
+
     pub fn set_mark(&self, mark: u32) -> Result<()> {
         onecopy_sys::sockopt::set_mark(self.fd(), mark)
             .map_err(|error| option(errno_of(&error)).about("mark"))
@@ -278,7 +287,7 @@ impl Connection {
     /// Closes an end that an application held. Views of it may be left.
     pub fn close(self: &Arc<Self>) {
         let end = self;
-        if !end.leave() {
+        if self.is_orphan() || !self.others().leave().unwrap_or_else(|| self.is_made_here()) {
             // The queue, the ring and the connection belong to another process too.
             return;
         }

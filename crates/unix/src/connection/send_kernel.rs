@@ -72,4 +72,21 @@ impl Connection {
         let limit = if dontwait { Some(Duration::ZERO) } else { self.settings().write_timeout() };
         control::wait(self.fd(), PollFlags::OUT, limit).map(drop).map_err(|errno| Error::new(Op::Send, errno))
     }
+
+    /// Waits until the kernel has room for a record. The record goes whole or not at all, and is in the slot
+    /// alone: what `commit` had no room for would be lost.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN, EINTR.
+    pub fn wait_for_kernel(&self, flags: SendFlags) -> Result<()> {
+        let wait = |limit| control::wait(self.fd(), PollFlags::OUT, limit).map(drop);
+        let waited = match wait(Some(Duration::ZERO)) {
+            Err(Errno::AGAIN) if !self.must_not_wait(flags, &mut false) => {
+                wait(self.settings().write_timeout())
+            }
+            done => done,
+        };
+        waited.map_err(|errno| Error::new(Op::Send, errno))
+    }
 }

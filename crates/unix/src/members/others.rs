@@ -61,6 +61,15 @@ impl Others {
         self.0.get().is_some_and(|sharing| sharing.has_others())
     }
 
+    /// Leaves them, as this process closes the end. Returns whether it was the last one, or None if there never were
+    /// any.
+    pub fn leave(&self) -> Option<bool> {
+        self.0.get().map(|sharing| {
+            sharing.words().members.0.leave(sharing.me());
+            !sharing.has_others()
+        })
+    }
+
     /// Whether the process with that number lives, and has not closed the end.
     pub fn has(&self, member: u32) -> bool {
         let holds = |sharing: &Arc<Sharing>| sharing.lives(member) && sharing.words().members.0.lists(member);

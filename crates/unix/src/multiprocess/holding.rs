@@ -167,16 +167,4 @@ impl Connection {
     fn orphan(&self, whole: bool) {
         self.set_broken(if whole { broken::ORPHAN } else { broken::CANNOT_SEND });
     }
-
-    /// Leaves the members, as this process closes the end. Returns whether no other process holds it.
-    pub fn leave(&self) -> bool {
-        match self.others().sharing() {
-            _ if self.is_orphan() => false,
-            Some(sharing) => {
-                sharing.words().members.0.leave(sharing.me());
-                !sharing.has_others()
-            }
-            None => self.is_made_here(),
-        }
-    }
 }

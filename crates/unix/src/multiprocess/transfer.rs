@@ -335,15 +335,6 @@ impl Connection {
         drop(tx);
         self.settle_settings().map_err(plain)
     }
-
-    /// Takes over the settings that the kernel keeps.
-    pub fn settle_settings(&self) -> rustix::io::Result<()> {
-        let flags = rustix::fs::fcntl_getfl(self.fd())?;
-        self.settings().set_nonblocking(flags.contains(rustix::fs::OFlags::NONBLOCK));
-        self.settings().set_read_timeout(sockopt::socket_timeout(self.fd(), sockopt::Timeout::Recv)?);
-        self.settings().set_write_timeout(sockopt::socket_timeout(self.fd(), sockopt::Timeout::Send)?);
-        Ok(())
-    }
 }
 
 /// The parts of an end that another process has passed on.

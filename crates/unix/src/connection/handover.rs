@@ -8,7 +8,7 @@ use crate::ancillary::pending::TOLD;
 use crate::ancillary::said::Said;
 use crate::config::Records;
 use crate::connection::received::Rest;
-use crate::connection::rx::RxRing;
+use crate::connection::rx::{Rx, RxRing};
 use crate::connection::tx::TxRing;
 use crate::core::Core;
 use crate::core::kind::Kind;
@@ -18,6 +18,7 @@ use onecopy_ring::consumer::{BorrowId, Lent, Reached};
 use onecopy_ring::record::HEADER;
 use onecopy_ring::{Mark, PeerMisbehaved};
 use onecopy_socket::Op;
+use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sync::clock::coarse_ms;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -52,6 +53,29 @@ pub struct TxHandover {
     pub positions: [u64; 3],
     /// How many channels were made.
     pub channels: u32,
+}
+
+impl Rx {
+    /// Returns whether another process could go on with it. It cannot if the side needs what only this
+    /// process has on its heap.
+    pub fn can_be_shared(&self, core: &Core) -> bool {
+        match self {
+            Rx::Plain | Rx::Undecided(_) | Rx::Switching(_) => core.config().records == Records::Atomic,
+            Rx::Ring(ring) => ring.can_be_shared(),
+        }
+    }
+
+    /// Begins to share the side with other processes, as member `me`.
+    pub fn begin_sharing(&mut self, core: &Core, me: u32) {
+        self.settle(core);
+        if let Rx::Ring(ring) = self {
+            ring.consumer.share(me);
+        }
+        if let Some(ring) = core.rx_ring() {
+            // Pools that come from here on would be in one process only. With this the peer copies instead.
+            ring.header().info.0.max_shared.store(0, Relaxed);
+        }
+    }
 }
 
 impl RxRing {
@@ -120,7 +144,7 @@ impl RxRing {
 
     /// Whether another process could go on with the ring. It cannot if this process alone has something of it on
     /// its heap, or if more views are out than processes can know of.
-    pub fn can_be_shared(&self) -> bool {
+    fn can_be_shared(&self) -> bool {
         self.pending.can_be_shared() && self.consumer.lent().count() <= MAX_LENT
     }
 
@@ -156,11 +180,6 @@ impl RxRing {
             return Err("the peer's pool came when it could not be mapped; receive what lies in it first");
         }
         Ok(())
-    }
-
-    /// Begins to share the ring with other processes, as member `me`.
-    pub fn begin_sharing(&mut self, me: u32) {
-        self.consumer.share(me);
     }
 
     /// Ends the sharing: no other process uses the ring any more, and what they had borrowed is free.

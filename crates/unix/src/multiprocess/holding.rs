@@ -86,14 +86,14 @@ fn hold(end: Arc<Connection>, fork: &mut Fork<'_>) -> Held {
     };
     // The locks of the threads suffice. What other processes do meanwhile, parent and child load when they
     // next take a lock.
-    end.share_rx(&mut rx, &sharing);
+    share_rx(&end, &mut rx, &sharing);
     // This process does not hand on a side that it must not touch itself.
     let sends = end.broken() != broken::CANNOT_SEND;
     let tx = sends
         .then(|| OwnedGuard::lock_for(end.clone(), |end| end.tx().mutex(), fork.left(SENDERS).max(SENDER)))
         .flatten();
     let tx = tx.map(|mut tx| {
-        end.share_tx(&mut tx, &sharing);
+        share_tx(&end, &mut tx, &sharing);
         tx
     });
     // The child's place is reserved before there is a child.
@@ -127,7 +127,7 @@ impl Over for Held {
         end.forget_sleepers();
         let me = end.others().sharing().and_then(|sharing| sharing.join_as_child(|| child.family()));
         let (Some(mut rx), Some(me), Some(sharing)) = (rx, me, end.others().sharing()) else {
-            return end.orphan(true);
+            return orphan(&end, true);
         };
         if let Some((place, parent)) = place {
             sharing.words().members.0.arrive(place, parent, me);
@@ -135,36 +135,34 @@ impl Over for Held {
         rx.inherit();
         match tx {
             Some(mut tx) => tx.inherit(),
-            None => end.orphan(false),
+            None => orphan(&end, false),
         }
     }
 }
 
-impl Connection {
-    /// Begins to share the receiving side. The threads' lock, which the caller has, keeps all others out.
-    pub fn share_rx(self: &Arc<Self>, rx: &mut Inner<Rx>, sharing: &Arc<Sharing>) {
-        if !rx.is_shared() {
-            rx.value_mut().begin_sharing(self, sharing.me());
-            rx.share(self, sharing.clone());
-        }
+/// Begins to share the receiving side. The threads' lock, which the caller has, keeps all others out.
+pub fn share_rx(connection: &Arc<Connection>, rx: &mut Inner<Rx>, sharing: &Arc<Sharing>) {
+    if !rx.is_shared() {
+        rx.value_mut().begin_sharing(connection, sharing.me());
+        rx.share(connection, sharing.clone());
     }
+}
 
-    /// Begins to share the sending side. The caller has its lock, as with [`Connection::share_rx`].
-    pub fn share_tx(self: &Arc<Self>, tx: &mut Inner<Tx>, sharing: &Arc<Sharing>) {
-        if !tx.is_shared() {
-            // The peer's ring must be in all processes, or in none.
-            self.adopt(tx.value_mut());
-            self.decline_offer();
-            tx.share(self, sharing.clone());
-            sharing.sends_too();
-            // A thread that has published and unlocked, and now finds the side shared, leaves the doorbell to
-            // this one.
-            fence(SeqCst);
-            let _ = self.ring_under_lock();
-        }
+/// Begins to share the sending side. The caller has its lock, as with [`share_rx`].
+pub fn share_tx(connection: &Arc<Connection>, tx: &mut Inner<Tx>, sharing: &Arc<Sharing>) {
+    if !tx.is_shared() {
+        // The peer's ring must be in all processes, or in none.
+        connection.adopt(tx.value_mut());
+        connection.decline_offer();
+        tx.share(connection, sharing.clone());
+        sharing.sends_too();
+        // A thread that has published and unlocked, and now finds the side shared, leaves the doorbell to
+        // this one.
+        fence(SeqCst);
+        let _ = connection.ring_under_lock();
     }
+}
 
-    fn orphan(&self, whole: bool) {
-        self.set_broken(if whole { broken::ORPHAN } else { broken::CANNOT_SEND });
-    }
+fn orphan(connection: &Connection, whole: bool) {
+    connection.set_broken(if whole { broken::ORPHAN } else { broken::CANNOT_SEND });
 }

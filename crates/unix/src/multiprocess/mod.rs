@@ -6,10 +6,12 @@
 //! | `holding.rs` | locks an end during a fork, and shares it with the child |
 //! | `snapshot.rs` | saves and loads the state of both directions; recovery after a member's death |
 //! | `share.rs` | `share_fds`: one more process holds the end |
-//! | `transfer.rs` | `into_fds` and `from_fds`: another process goes on with the end |
+//! | `transfer.rs` | `into_fds`: another process goes on with the end |
+//! | `arrival.rs` | `from_fds`: goes on with an end that was passed on, or joins those that share one |
 //! | `wire.rs` | the layouts of what is said of a connection in both cases |
 //! | `refusal.rs` | errors of sharing and passing on |
 
+pub mod arrival;
 pub mod holding;
 pub mod refusal;
 pub mod share;

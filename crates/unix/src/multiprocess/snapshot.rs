@@ -11,7 +11,6 @@
 //! - **Before the peer's switch** the kernel counts what is received ([`Taking`]).
 
 use crate::ancillary::pending::TOLD;
-use crate::config::Records;
 use crate::connection::Connection;
 use crate::connection::handover::{RxHandover, TxHandover};
 use crate::connection::received::Rest;
@@ -19,7 +18,6 @@ use crate::connection::rx::Rx;
 use crate::connection::side::Shared;
 use crate::connection::tx::{Tx, UNKNOWN};
 use crate::control;
-use crate::core::Core;
 use crate::core::kind::Kind;
 use crate::doorbell::accounting::Balance;
 use crate::handshake::undecided::Strips;
@@ -102,16 +100,6 @@ fn size(word: u64) -> usize {
 }
 
 impl Rx {
-    /// Returns whether another process could go on with it. It cannot if the side needs what only this
-    /// process has on its heap.
-    pub fn can_be_shared(&self, core: &Core) -> bool {
-        match self {
-            Rx::Plain | Rx::Undecided(_) => core.config().records == Records::Atomic,
-            Rx::Switching(_) => core.config().records == Records::Atomic,
-            Rx::Ring(ring) => ring.can_be_shared(),
-        }
-    }
-
     /// Returns the state that another process says this side was in.
     pub fn mode(words: &Saved) -> std::result::Result<Mode, PeerMisbehaved> {
         Mode::of(words[rx::MODE])
@@ -170,17 +158,6 @@ impl Rx {
             told: std::array::from_fn(|i| words[rx::PENDING + i]),
         };
         ring.resume(end, me, left, lent)
-    }
-
-    pub fn begin_sharing(&mut self, core: &Core, me: u32) {
-        self.settle(core);
-        if let Rx::Ring(ring) = self {
-            ring.begin_sharing(me);
-        }
-        if let Some(ring) = core.rx_ring() {
-            // Pools that come from here on would be in one process only. With this the peer copies instead.
-            ring.header().info.0.max_shared.store(0, Relaxed);
-        }
     }
 }
 
@@ -250,7 +227,7 @@ impl Shared for Rx {
         }
         let recovered;
         let words = if died && words[rx::MODE] == SWITCHING {
-            recovered = end.recover_taking(&sharing.words().rx.0, *words)?;
+            recovered = recover_taking(end, &sharing.words().rx.0, *words)?;
             &recovered
         } else {
             words
@@ -375,7 +352,7 @@ impl Shared for Tx {
             Tx::Kernel { sent } if died => *sent = UNKNOWN,
             Tx::Ring(ring) if died => {
                 ring.recover_from_death()?;
-                end.recover_queue(&sharing.words().tx.0);
+                recover_queue(end, &sharing.words().tx.0);
             }
             _ => {}
         }
@@ -418,68 +395,65 @@ impl Shared for Tx {
     }
 }
 
-impl Connection {
-    /// Recovers after the death of the process that held the receiving side before the peer's switch. Returns
-    /// what that process had saved, advanced by what it has taken since, which is lost with it.
-    ///
-    /// # Errors
-    ///
-    /// [`PeerMisbehaved::Member`] if it cannot be known what was taken: the kernel counts nothing, or the
-    /// process was receiving one of several records without bytes.
-    fn recover_taking(
-        &self,
-        page: &SidePage,
-        mut words: Saved,
-    ) -> std::result::Result<Saved, PeerMisbehaved> {
-        let doing = page.doing.swap(0, Relaxed);
-        let left = sockopt::peek_off(self.fd()).ok().map(i64::from);
-        let _ = sockopt::set_peek_off(self.fd(), -1);
-        let (what, most) = (doing & 0xff, (doing >> 8 & MOST as u64) as i64);
-        if what == 0 || doing >> 32 != words[rx::RECEIVED] & u64::from(u32::MAX) {
-            return Ok(words); // it had not begun, or had saved what it took
-        }
-        let taken = match left {
-            Some(left) if most > 0 && left <= most => {
-                if left < 0 {
-                    0
-                } else {
-                    (most - left) as u64
-                }
-            }
-            _ => return Err(PeerMisbehaved::Member),
-        };
-        let is = |taking: Taking| what == taking as u64;
-        if is(Taking::Empty) && control::peek_record(self.fd()) == Some(0) {
-            return Err(PeerMisbehaved::Member); // this is that record, or one behind it
-        } else {
-            words[rx::RECEIVED] =
-                words[rx::RECEIVED].saturating_add(if is(Taking::Empty) { 1 } else { taken });
-        }
-        Ok(words)
+/// Recovers after the death of the process that held the receiving side before the peer's switch. Returns
+/// what that process had saved, advanced by what it has taken since, which is lost with it.
+///
+/// # Errors
+///
+/// [`PeerMisbehaved::Member`] if it cannot be known what was taken: the kernel counts nothing, or the
+/// process was receiving one of several records without bytes.
+fn recover_taking(
+    connection: &Connection,
+    page: &SidePage,
+    mut words: Saved,
+) -> std::result::Result<Saved, PeerMisbehaved> {
+    let doing = page.doing.swap(0, Relaxed);
+    let left = sockopt::peek_off(connection.fd()).ok().map(i64::from);
+    let _ = sockopt::set_peek_off(connection.fd(), -1);
+    let (what, most) = (doing & 0xff, (doing >> 8 & MOST as u64) as i64);
+    if what == 0 || doing >> 32 != words[rx::RECEIVED] & u64::from(u32::MAX) {
+        return Ok(words); // it had not begun, or had saved what it took
     }
-
-    /// Recovers doorbells and fillers after the death of the process that held the sending side.
-    fn recover_queue(&self, page: &SidePage) {
-        let doing = page.doing.swap(0, Relaxed);
-        let Some(ring) = self.tx_ring() else { return };
-        let unread = onecopy_sys::socket::unread_memory(self.fd()).unwrap_or(usize::MAX);
-        match doing & 0xff {
-            // The order matters: a receiver that takes a doorbell has armed before. So if nothing is queued
-            // and the ring then says "rung", a doorbell was announced and never sent.
-            RINGING if unread == 0 && ring.header().is_rung() => {
-                let _ = self.ring_doorbell();
+    let taken = match left {
+        Some(left) if most > 0 && left <= most => {
+            if left < 0 {
+                0
+            } else {
+                (most - left) as u64
             }
-            PARKING if ring.header().is_parking() && !ring.header().is_parked() => {
-                // A filler is charged with more than its bytes, doorbells with less than a thousand each.
-                let sent = unread as u64 > doing >> 8 && unread > 4096;
-                if !sent {
-                    ring.header().cancel_parking();
-                    return;
-                }
-                let size = rustix::net::sockopt::socket_send_buffer_size(self.fd()).unwrap_or(0) / 4 + 1;
-                ring.header().parked(if self.kind() == Kind::Stream { size as u32 } else { 1 });
-            }
-            _ => {}
         }
+        _ => return Err(PeerMisbehaved::Member),
+    };
+    let is = |taking: Taking| what == taking as u64;
+    if is(Taking::Empty) && control::peek_record(connection.fd()) == Some(0) {
+        return Err(PeerMisbehaved::Member); // this is that record, or one behind it
+    } else {
+        words[rx::RECEIVED] = words[rx::RECEIVED].saturating_add(if is(Taking::Empty) { 1 } else { taken });
+    }
+    Ok(words)
+}
+
+/// Recovers doorbells and fillers after the death of the process that held the sending side.
+fn recover_queue(connection: &Connection, page: &SidePage) {
+    let doing = page.doing.swap(0, Relaxed);
+    let Some(ring) = connection.tx_ring() else { return };
+    let unread = onecopy_sys::socket::unread_memory(connection.fd()).unwrap_or(usize::MAX);
+    match doing & 0xff {
+        // The order matters: a receiver that takes a doorbell has armed before. So if nothing is queued
+        // and the ring then says "rung", a doorbell was announced and never sent.
+        RINGING if unread == 0 && ring.header().is_rung() => {
+            let _ = connection.ring_doorbell();
+        }
+        PARKING if ring.header().is_parking() && !ring.header().is_parked() => {
+            // A filler is charged with more than its bytes, doorbells with less than a thousand each.
+            let sent = unread as u64 > doing >> 8 && unread > 4096;
+            if !sent {
+                ring.header().cancel_parking();
+                return;
+            }
+            let size = rustix::net::sockopt::socket_send_buffer_size(connection.fd()).unwrap_or(0) / 4 + 1;
+            ring.header().parked(if connection.kind() == Kind::Stream { size as u32 } else { 1 });
+        }
+        _ => {}
     }
 }

@@ -95,246 +95,236 @@ fn not_kept() -> Error {
     .about("Config::passable")
 }
 
-impl Connection {
-    /// Writes down the state of this end, and lets go of it. Returns the descriptors that another process
-    /// needs to go on with it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::Stream::into_fds`]; nothing was changed.
-    pub fn pass_on(self: &Arc<Self>) -> Result<Vec<OwnedFd>> {
-        self.check(Op::Pass)?;
-        if Arc::strong_count(self) > 1 {
-            return Err(error(
-                Errno::BUSY,
-                "views of what was received here are left, which this process reads; drop them first",
-            ));
-        }
-        let busy = || error(Errno::AGAIN, "another thread is just forking; try again");
-        let mut rx = self.rx().lock_for(PATIENCE).ok_or_else(busy)?;
-        let mut tx = self.tx().lock_for(PATIENCE).ok_or_else(busy)?;
-        if let Some(misbehaved) = rx.misbehaved().or(tx.misbehaved()) {
-            return Err(self.misbehaved(Op::Pass, misbehaved));
-        }
-        self.decide(&mut rx, Op::Pass)?;
-        self.adopt(&mut tx);
-        self.can_be_passed(&mut rx)?;
-        self.keeps_rings(&rx)?;
-        let page = memfd::create("onecopy-end", PAGE_LEN).map_err(plain)?;
-        let words = EndPage::over(Mapping::new(&page, PAGE_LEN).map_err(plain)?);
-        rx.settle(self);
-        let (state, along) = self.describe(&rx, &tx)?;
-        let mut fds = vec![copy(self.fd())?, page];
-        fds.extend(along);
-        // Nothing fails from here on.
-        self.decline_offer();
-        words.words().rx.0.state.save(&rx.save(self));
-        words.words().tx.0.state.save(&tx.save(self));
-        let pass = &words.words().pass.0;
-        for (to, word) in pass.words.iter().zip(state.encode()) {
-            to.store(word, Relaxed);
-        }
-        // Release pairs with the Acquire load in `TakenUp::read`, if nothing else orders the two.
-        pass.magic.store(PAGE, Release);
-        self.set_broken(broken::PASSED);
-        Ok(fds)
+/// Writes down the state of this end, and lets go of it. Returns the descriptors that another process
+/// needs to go on with it.
+///
+/// # Errors
+///
+/// Those of [`crate::Stream::into_fds`]; nothing was changed.
+pub fn pass_on(connection: &Arc<Connection>) -> Result<Vec<OwnedFd>> {
+    connection.check(Op::Pass)?;
+    if Arc::strong_count(connection) > 1 {
+        return Err(error(
+            Errno::BUSY,
+            "views of what was received here are left, which this process reads; drop them first",
+        ));
     }
-
-    /// Checks that the end can be passed on.
-    ///
-    /// # Errors
-    ///
-    /// The reason why it cannot: EBUSY, EAGAIN.
-    fn can_be_passed(&self, rx: &mut Rx) -> Result<()> {
-        if self.others().are_there() {
-            return Err(error(
-                Errno::BUSY,
-                "other processes share this socket, or were given it; pass it on before that, or once they are gone",
-            ));
-        }
-        if self.waits_to_switch() {
-            return Err(error(
-                Errno::AGAIN,
-                "this connection is just moving to shared memory, and too much of what was sent before lies unread; \
-                 let the peer receive it, then try again",
-            ));
-        }
-        // By these rings the peer learns that this end keeps stream records, too.
-        if self.config().records == Records::Stream && self.is_to_attach() {
-            return Err(error(
-                Errno::AGAIN,
-                "this connection is just moving to shared memory, by what is sent here next; send something, then try again",
-            ));
-        }
-        if self.has_lent() {
-            return Err(error(
-                Errno::BUSY,
-                "pages were sent here by reference, which come home to a pool of this process; use a connection for \
-                 them that is not passed on",
-            ));
-        }
-        let of_records = "a record was received in part; receive the rest of it first";
-        match rx {
-            Rx::Plain | Rx::Undecided(_) => Ok(()),
-            Rx::Switching(switching) if switching.carry().is_pending() => Err(error(Errno::BUSY, of_records)),
-            Rx::Switching(_) => Ok(()),
-            Rx::Ring(ring) => ring.can_be_passed().map_err(|why| error(Errno::BUSY, why)),
-        }
+    let busy = || error(Errno::AGAIN, "another thread is just forking; try again");
+    let mut rx = connection.rx().lock_for(PATIENCE).ok_or_else(busy)?;
+    let mut tx = connection.tx().lock_for(PATIENCE).ok_or_else(busy)?;
+    if let Some(misbehaved) = rx.misbehaved().or(tx.misbehaved()) {
+        return Err(connection.misbehaved(Op::Pass, misbehaved));
     }
-
-    /// Checks that all rings can be given away. Called before anything is settled.
-    ///
-    /// # Errors
-    ///
-    /// EOPNOTSUPP if no descriptor of some ring's memory was kept.
-    pub fn keeps_rings(&self, rx: &Rx) -> Result<()> {
-        let coming = match rx {
-            Rx::Undecided(undecided) => undecided.attached(),
-            Rx::Switching(switching) => Some(switching.ring()),
-            Rx::Plain | Rx::Ring(_) => None,
-        };
-        let mut rings = [self.rx_ring(), self.tx_ring(), coming].into_iter().flatten();
-        if rings.all(|ring| ring.memfd().is_some()) { Ok(()) } else { Err(not_kept()) }
+    connection.decide(&mut rx, Op::Pass)?;
+    connection.adopt(&mut tx);
+    can_be_passed(connection, &mut rx)?;
+    keeps_rings(connection, &rx)?;
+    let page = memfd::create("onecopy-end", PAGE_LEN).map_err(plain)?;
+    let words = EndPage::over(Mapping::new(&page, PAGE_LEN).map_err(plain)?);
+    rx.settle(connection);
+    let (state, along) = describe(connection, &rx, &tx)?;
+    let mut fds = vec![copy(connection.fd())?, page];
+    fds.extend(along);
+    // Nothing fails from here on.
+    connection.decline_offer();
+    words.words().rx.0.state.save(&rx.save(connection));
+    words.words().tx.0.state.save(&tx.save(connection));
+    let pass = &words.words().pass.0;
+    for (to, word) in pass.words.iter().zip(state.encode()) {
+        to.store(word, Relaxed);
     }
+    // Release pairs with the Acquire load in `TakenUp::read`, if nothing else orders the two.
+    pass.magic.store(PAGE, Release);
+    connection.set_broken(broken::PASSED);
+    Ok(fds)
+}
 
-    /// Describes the end, except for what the directions save. Returns that, and copies of the descriptors
-    /// that go along, in their order.
-    ///
-    /// # Errors
-    ///
-    /// EOPNOTSUPP if no descriptor of some ring's memory was kept; EMFILE.
-    pub fn describe(&self, rx: &Rx, tx: &Tx) -> Result<(ConnectionState, Vec<OwnedFd>)> {
-        let mut fds = Vec::new();
-        let mut ring = |ring: Option<&Ring>| -> Result<Option<RingAt>> {
-            let Some(ring) = ring else { return Ok(None) };
-            let memfd = ring.memfd().ok_or_else(not_kept)?;
-            fds.push(copy(memfd)?);
-            let (place, capacity) = (ring.place() as u64, ring.capacity() as u64);
-            Ok(Some(RingAt { inode: inode(memfd).map_err(plain)?, place, capacity }))
-        };
-        let (rx_ring, tx_ring) = (ring(self.rx_ring())?, ring(self.tx_ring())?);
-        let mut channel = |end: Option<BorrowedFd<'_>>| -> Result<Option<u64>> {
-            let Some(end) = end else { return Ok(None) };
-            fds.push(copy(end)?);
-            Ok(Some(cookie(end).map_err(plain)?))
-        };
-        let (mut inlet, mut outlet, mut channel_lost, mut channels_made) = (None, None, false, 0);
-        if let Rx::Ring(ring) = rx {
-            channel_lost = ring.has_lost_channel();
-            inlet = channel(ring.channel_to_give().as_ref().map(|inlet| inlet.as_fd()))?;
+/// Checks that the end can be passed on.
+///
+/// # Errors
+///
+/// The reason why it cannot: EBUSY, EAGAIN.
+fn can_be_passed(connection: &Connection, rx: &mut Rx) -> Result<()> {
+    if connection.others().are_there() {
+        return Err(error(
+            Errno::BUSY,
+            "other processes share this socket, or were given it; pass it on before that, or once they are gone",
+        ));
+    }
+    if connection.waits_to_switch() {
+        return Err(error(
+            Errno::AGAIN,
+            "this connection is just moving to shared memory, and too much of what was sent before lies unread; \
+             let the peer receive it, then try again",
+        ));
+    }
+    // By these rings the peer learns that this end keeps stream records, too.
+    if connection.config().records == Records::Stream && connection.is_to_attach() {
+        return Err(error(
+            Errno::AGAIN,
+            "this connection is just moving to shared memory, by what is sent here next; send something, then try again",
+        ));
+    }
+    if connection.has_lent() {
+        return Err(error(
+            Errno::BUSY,
+            "pages were sent here by reference, which come home to a pool of this process; use a connection for \
+             them that is not passed on",
+        ));
+    }
+    let of_records = "a record was received in part; receive the rest of it first";
+    match rx {
+        Rx::Plain | Rx::Undecided(_) => Ok(()),
+        Rx::Switching(switching) if switching.carry().is_pending() => Err(error(Errno::BUSY, of_records)),
+        Rx::Switching(_) => Ok(()),
+        Rx::Ring(ring) => ring.can_be_passed().map_err(|why| error(Errno::BUSY, why)),
+    }
+}
+
+/// Checks that all rings can be given away. Called before anything is settled.
+///
+/// # Errors
+///
+/// EOPNOTSUPP if no descriptor of some ring's memory was kept.
+pub fn keeps_rings(connection: &Connection, rx: &Rx) -> Result<()> {
+    let coming = match rx {
+        Rx::Undecided(undecided) => undecided.attached(),
+        Rx::Switching(switching) => Some(switching.ring()),
+        Rx::Plain | Rx::Ring(_) => None,
+    };
+    let mut rings = [connection.rx_ring(), connection.tx_ring(), coming].into_iter().flatten();
+    if rings.all(|ring| ring.memfd().is_some()) { Ok(()) } else { Err(not_kept()) }
+}
+
+/// Describes the end, except for what the directions save. Returns that, and copies of the descriptors
+/// that go along, in their order.
+///
+/// # Errors
+///
+/// EOPNOTSUPP if no descriptor of some ring's memory was kept; EMFILE.
+pub fn describe(connection: &Connection, rx: &Rx, tx: &Tx) -> Result<(ConnectionState, Vec<OwnedFd>)> {
+    let mut fds = Vec::new();
+    let mut ring = |ring: Option<&Ring>| -> Result<Option<RingAt>> {
+        let Some(ring) = ring else { return Ok(None) };
+        let memfd = ring.memfd().ok_or_else(not_kept)?;
+        fds.push(copy(memfd)?);
+        let (place, capacity) = (ring.place() as u64, ring.capacity() as u64);
+        Ok(Some(RingAt { inode: inode(memfd).map_err(plain)?, place, capacity }))
+    };
+    let (rx_ring, tx_ring) = (ring(connection.rx_ring())?, ring(connection.tx_ring())?);
+    let mut channel = |end: Option<BorrowedFd<'_>>| -> Result<Option<u64>> {
+        let Some(end) = end else { return Ok(None) };
+        fds.push(copy(end)?);
+        Ok(Some(cookie(end).map_err(plain)?))
+    };
+    let (mut inlet, mut outlet, mut channel_lost, mut channels_made) = (None, None, false, 0);
+    if let Rx::Ring(ring) = rx {
+        channel_lost = ring.has_lost_channel();
+        inlet = channel(ring.channel_to_give().as_ref().map(|inlet| inlet.as_fd()))?;
+    }
+    if let Tx::Ring(ring) = tx
+        && let Some((end, made)) = ring.channel_to_give()
+    {
+        channels_made = made;
+        outlet = channel(Some(end))?;
+    }
+    let kernel_sent = match tx {
+        Tx::Kernel { sent } => *sent,
+        Tx::Ring(_) => connection.kernel_sent(),
+    };
+    let (passes, asked) = connection.asks();
+    let state = ConnectionState {
+        kind: connection.kind(),
+        records: connection.config().records,
+        control: cookie(connection.fd()).map_err(plain)?,
+        rx_ring,
+        tx_ring,
+        inlet,
+        outlet,
+        kernel_sent,
+        reset: connection.is_reset_noted(),
+        send_shut: connection.is_send_shut(),
+        recv_shut: connection.is_recv_shut(),
+        passes,
+        asked,
+        channel_lost,
+        channels_made,
+        may_attach: matches!(rx, Rx::Undecided(undecided) if undecided.may_attach(kernel_sent)),
+    };
+    Ok((state, fds))
+}
+
+/// Goes on with an end that another process has passed on, with these descriptors.
+///
+/// # Errors
+///
+/// Those of [`crate::Stream::from_fds`]; the descriptors are closed.
+pub fn go_on(fds: Vec<OwnedFd>, kind: Kind, config: &Config) -> Result<Arc<Connection>> {
+    let mut fds = fds.into_iter();
+    let (Some(control), Some(page)) = (fds.next(), fds.next()) else {
+        return Err(wrong(
+            "fewer descriptors than any socket has; pass all that `into_fds` or `share_fds` gave",
+        ));
+    };
+    is_socket(&control, kind.socket_type())?;
+    let page = open_page(&page)?;
+    let mut arrived = TakenUp::read(&page, kind)?;
+    arrived.belong_together(&control, fds.collect(), config)?;
+    let config = Config { records: arrived.state.records, ..*config };
+    let (rx, tx) = arrived.sides(&control).map_err(lied)?;
+    // All checks passed: from here on no other process gets the end. Acquire: if a process took it up
+    // before and has passed it on since, that process is done with this page.
+    if page.words().pass.0.taken.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+        return Err(error(
+            Errno::ALREADY,
+            "this socket was taken up before; each `into_fds` is for one `from_fds`",
+        ));
+    }
+    let end = Arc::new(Connection::new(control, kind, &config, rx, tx));
+    settle_in(&end, arrived)?;
+    end.look_after();
+    Ok(end)
+}
+
+fn settle_in(connection: &Connection, arrived: TakenUp) -> Result<()> {
+    let TakenUp { state, rx: rx_words, tx: tx_words, rings: [rx_ring, tx_ring], inlet, outlet } = arrived;
+    connection.set_kernel_sent(state.kernel_sent);
+    if state.reset {
+        connection.note_reset();
+    }
+    connection.set_shut(state.send_shut, state.recv_shut);
+    // The sender states its identity again: it was another process that it told before.
+    connection.set_asks(state.passes, state.asked.wrapping_add(1));
+    if let Some(ring) = rx_ring {
+        // The limit of this process may be lower than that of the other one, or higher: a fork there may
+        // have set it to 0.
+        ring.header().info.0.max_shared.store(connection.config().max_shared as u64, Relaxed);
+        connection.set_rx_ring(ring);
+    }
+    if let Some(ring) = tx_ring {
+        connection.set_tx_ring(ring);
+    }
+    let mut rx = connection.lock_rx(Op::Pass)?;
+    rx.resume(connection, 0, &rx_words).map_err(lied)?;
+    if let Rx::Ring(ring) = &mut *rx {
+        if ring.is_borrowed() {
+            return Err(lied(PeerMisbehaved::Member));
         }
-        if let Tx::Ring(ring) = tx
-            && let Some((end, made)) = ring.channel_to_give()
+        ring.take_up_channel(inlet, state.channel_lost);
+        if ring.lacks_pools()
+            && let Some(ring) = connection.rx_ring()
         {
-            channels_made = made;
-            outlet = channel(Some(end))?;
+            ring.header().info.0.max_shared.store(0, Relaxed);
         }
-        let kernel_sent = match tx {
-            Tx::Kernel { sent } => *sent,
-            Tx::Ring(_) => self.kernel_sent(),
-        };
-        let (passes, asked) = self.asks();
-        let state = ConnectionState {
-            kind: self.kind(),
-            records: self.config().records,
-            control: cookie(self.fd()).map_err(plain)?,
-            rx_ring,
-            tx_ring,
-            inlet,
-            outlet,
-            kernel_sent,
-            reset: self.is_reset_noted(),
-            send_shut: self.is_send_shut(),
-            recv_shut: self.is_recv_shut(),
-            passes,
-            asked,
-            channel_lost,
-            channels_made,
-            may_attach: matches!(rx, Rx::Undecided(undecided) if undecided.may_attach(kernel_sent)),
-        };
-        Ok((state, fds))
     }
-
-    /// Goes on with an end that another process has passed on.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::Stream::from_fds`]; the descriptors are closed.
-    pub fn take_up(fds: Vec<OwnedFd>, kind: Kind, config: &Config) -> Result<Arc<Connection>> {
-        for fd in &fds {
-            // Descriptors that come across exec have the flag off.
-            rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC).map_err(plain)?;
-        }
-        let fds = match <[OwnedFd; 1]>::try_from(fds) {
-            Ok([token]) => return Connection::join_in(&token, kind, config),
-            Err(fds) => fds,
-        };
-        let mut fds = fds.into_iter();
-        let (Some(control), Some(page)) = (fds.next(), fds.next()) else {
-            return Err(wrong(
-                "fewer descriptors than any socket has; pass all that `into_fds` or `share_fds` gave",
-            ));
-        };
-        is_socket(&control, kind.socket_type())?;
-        let page = open_page(&page)?;
-        let mut arrived = TakenUp::read(&page, kind)?;
-        arrived.belong_together(&control, fds.collect(), config)?;
-        let config = Config { records: arrived.state.records, ..*config };
-        let (rx, tx) = arrived.sides(&control).map_err(lied)?;
-        // All checks passed: from here on no other process gets the end. Acquire: if a process took it up
-        // before and has passed it on since, that process is done with this page.
-        if page.words().pass.0.taken.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
-            return Err(error(
-                Errno::ALREADY,
-                "this socket was taken up before; each `into_fds` is for one `from_fds`",
-            ));
-        }
-        let end = Arc::new(Connection::new(control, kind, &config, rx, tx));
-        end.settle_in(arrived)?;
-        end.look_after();
-        Ok(end)
+    drop(rx);
+    let mut tx = connection.tx().lock_within(|| PATIENCE).ok_or(plain(Errno::BUSY))?;
+    tx.resume(connection.kind(), &tx_words).map_err(lied)?;
+    if let Tx::Ring(ring) = &mut *tx {
+        ring.take_up_channel(outlet, state.channels_made);
     }
-
-    fn settle_in(&self, arrived: TakenUp) -> Result<()> {
-        let TakenUp { state, rx: rx_words, tx: tx_words, rings: [rx_ring, tx_ring], inlet, outlet } = arrived;
-        self.set_kernel_sent(state.kernel_sent);
-        if state.reset {
-            self.note_reset();
-        }
-        self.set_shut(state.send_shut, state.recv_shut);
-        // The sender states its identity again: it was another process that it told before.
-        self.set_asks(state.passes, state.asked.wrapping_add(1));
-        if let Some(ring) = rx_ring {
-            // The limit of this process may be lower than that of the other one, or higher: a fork there may
-            // have set it to 0.
-            ring.header().info.0.max_shared.store(self.config().max_shared as u64, Relaxed);
-            self.set_rx_ring(ring);
-        }
-        if let Some(ring) = tx_ring {
-            self.set_tx_ring(ring);
-        }
-        let mut rx = self.lock_rx(Op::Pass)?;
-        rx.resume(self, 0, &rx_words).map_err(lied)?;
-        if let Rx::Ring(ring) = &mut *rx {
-            if ring.is_borrowed() {
-                return Err(lied(PeerMisbehaved::Member));
-            }
-            ring.take_up_channel(inlet, state.channel_lost);
-            if ring.lacks_pools()
-                && let Some(ring) = self.rx_ring()
-            {
-                ring.header().info.0.max_shared.store(0, Relaxed);
-            }
-        }
-        drop(rx);
-        let mut tx = self.tx().lock_within(|| PATIENCE).ok_or(plain(Errno::BUSY))?;
-        tx.resume(self.kind(), &tx_words).map_err(lied)?;
-        if let Tx::Ring(ring) = &mut *tx {
-            ring.take_up_channel(outlet, state.channels_made);
-        }
-        drop(tx);
-        self.settle_settings().map_err(plain)
-    }
+    drop(tx);
+    connection.settle_settings().map_err(plain)
 }
 
 /// The parts of an end that another process has passed on.
@@ -530,7 +520,7 @@ macro_rules! passing_methods {
                 Vec<rustix::fd::OwnedFd>,
                 crate::multiprocess::transfer::NotPassed<$socket>,
             > {
-                match self.handle.is_only().and_then(|()| self.end.pass_on()) {
+                match self.handle.is_only().and_then(|()| crate::multiprocess::transfer::pass_on(&self.end)) {
                     Ok(fds) => Ok(fds),
                     Err(error) => Err(crate::multiprocess::transfer::NotPassed { error, socket: self }),
                 }
@@ -566,7 +556,7 @@ macro_rules! passing_methods {
                 fds: Vec<rustix::fd::OwnedFd>,
                 config: &crate::config::Config,
             ) -> onecopy_socket::Result<$socket> {
-                Ok(<$socket>::of(Connection::take_up(fds, Kind::$socket, config)?))
+                Ok(<$socket>::of(crate::multiprocess::arrival::take_up(fds, Kind::$socket, config)?))
             }
         }
     };

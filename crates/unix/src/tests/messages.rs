@@ -10,6 +10,8 @@ use crate::connection::rx::Rx;
 use crate::control;
 use crate::core::kind::Kind;
 use crate::failpoint::arm;
+use crate::multiprocess::arrival::take_up;
+use crate::multiprocess::transfer::pass_on;
 use crate::{Config, RecvFlags, Result, SendFlags};
 use onecopy_sys::fork::{Ended, child};
 use rustix::fd::{AsFd, OwnedFd};
@@ -555,13 +557,13 @@ fn an_end_passed_on_behind_such_a_mark_brings_nobodys_descriptors() {
     // The first look at which other processes are there comes some time after the last one.
     let began = Instant::now();
     let fds = loop {
-        match a.pass_on() {
+        match pass_on(&a) {
             Ok(fds) => break fds,
             Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
         }
     };
     drop(a);
-    let a = Connection::take_up(fds, Kind::Stream, &config).unwrap();
+    let a = take_up(fds, Kind::Stream, &config).unwrap();
     send(&a, b'b', &[]).unwrap();
     assert_eq!(recv(&b), got(b'b', &[]));
     send(&a, b'c', &[4]).unwrap();

@@ -120,6 +120,7 @@ pub struct Terms {
     moves: u32,
 }
 
+#[cfg(test)]
 impl Terms {
     /// Makes the terms of what is for the present peer, and states nothing.
     pub fn of(socket: &Socket) -> Terms {
@@ -142,6 +143,7 @@ impl<'s> Reserving<'s> {
     }
 
     /// Returns the room, if it was found.
+    #[inline]
     pub fn found(self) -> Option<(Memory, Terms)> {
         Some((self.memory?, self.terms))
     }
@@ -160,7 +162,7 @@ impl Outgoing for Reserving<'_> {
     }
 
     fn may_go(&mut self, socket: &Socket) -> Result<()> {
-        self.terms = Terms::of(socket);
+        self.terms.moves = socket.slots().moves();
         Ok(())
     }
 
@@ -171,7 +173,8 @@ impl Outgoing for Reserving<'_> {
         _: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
-        self.terms.saying = ring.reserve(core, self.len, flags)?.saying;
+        self.terms.saying = ring.saying(core, None);
+        ring.reserve_record(core, self.len, &self.terms.saying, flags)?;
         // Another process that sends on the same lane knows nothing of this room, and would write there.
         self.memory = Some(if core.others().were_there() {
             Memory::Heap(vec![0; self.len])
@@ -232,6 +235,7 @@ pub struct Filled {
 
 impl Filled {
     /// Makes what sends the first `len` bytes of a slot's memory.
+    #[inline]
     pub fn new(memory: Memory, len: usize, terms: Terms) -> Filled {
         Filled { memory, len, terms }
     }

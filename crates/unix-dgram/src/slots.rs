@@ -26,6 +26,7 @@ impl Slots {
     }
 
     /// Keeps other threads from reserving, unless one does or a slot has the lease.
+    #[inline]
     pub fn try_hold(&self) -> Option<MutexGuard<'_, ()>> {
         self.one.try_lock()
     }

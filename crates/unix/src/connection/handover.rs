@@ -80,6 +80,7 @@ impl Rx {
 
 impl RxRing {
     /// Writes down what the next process needs to know. `me`: the number of this one.
+    #[inline]
     pub fn handover(&self, me: u32) -> RxHandover {
         let reached = self.consumer.reached();
         let channel = self.doorbells.channel();
@@ -263,6 +264,7 @@ impl RxRing {
 
 impl TxRing {
     /// Writes down what the next process needs to know.
+    #[inline]
     pub fn handover(&self) -> TxHandover {
         TxHandover { positions: self.producer.state(), channels: self.made }
     }

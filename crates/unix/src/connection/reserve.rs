@@ -56,17 +56,16 @@ impl TxRing {
     /// # Errors
     ///
     /// Those of [`TxRing::room`]; EMSGSIZE for a record that never fits.
+    #[inline]
     pub fn reserve(&mut self, core: &Core, len: usize, flags: SendFlags) -> Result<Reserved> {
         let capacity = self.producer.ring().capacity();
         if core.kind().has_records() {
-            let largest = record::largest(capacity);
             let len = match core.config().records {
-                Records::Atomic if len > largest => return Err(core.too_long()),
-                _ => len.min(largest),
+                Records::Atomic => len,
+                Records::Stream => len.min(record::largest(capacity)),
             };
             let saying = self.saying(core, None);
-            let frame = Frame { len, end: true, with: With::new(0, saying.who) };
-            self.room_for_frame(core, frame.size(capacity), flags)?;
+            self.reserve_record(core, len, &saying, flags)?;
             return Ok(Reserved { base: record::HEADER, len, saying });
         }
         // The identity goes before the first byte, and is published with it: a mark alone would be nothing to
@@ -76,6 +75,28 @@ impl TxRing {
         let len = len.min(capacity - base);
         self.room(core, base + len, base + len, flags, &mut None)?;
         Ok(Reserved { base, len, saying })
+    }
+
+    /// Waits for room for a record of `len` bytes that are written in place behind its header, and for what `saying`
+    /// takes.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`TxRing::room`]; EMSGSIZE for a record that never fits.
+    #[inline]
+    pub fn reserve_record(
+        &mut self,
+        core: &Core,
+        len: usize,
+        saying: &Saying,
+        flags: SendFlags,
+    ) -> Result<()> {
+        let capacity = self.producer.ring().capacity();
+        if len > record::largest(capacity) {
+            return Err(core.too_long());
+        }
+        let frame = Frame { len, end: true, with: With::new(0, saying.who) };
+        self.room_for_frame(core, frame.size(capacity), flags)
     }
 
     /// Returns the room that was reserved, to be written.
@@ -90,6 +111,7 @@ impl TxRing {
     /// # Errors
     ///
     /// Those of [`Producer::resume`].
+    #[inline]
     pub fn room_apart(&self) -> std::result::Result<Producer, PeerMisbehaved> {
         let mut room = Producer::new(self.producer.ring().clone());
         room.resume(self.producer.state())?;
@@ -97,6 +119,7 @@ impl TxRing {
     }
 
     /// Whether the next bytes belong where that room begins.
+    #[inline]
     pub fn begins_at(&self, room: &Producer) -> bool {
         // The room keeps its ring mapped, so no other ring has that address.
         std::ptr::eq(room.header(), self.producer.header()) && room.head() == self.producer.head()
@@ -109,6 +132,7 @@ impl TxRing {
     /// # Errors
     ///
     /// EPIPE, ECONNRESET; those of [`TxRing::put`].
+    #[inline]
     pub fn publish_reserved(
         &mut self,
         core: &Core,

@@ -1,7 +1,7 @@
 //! Where a receive puts what it receives.
 
 use onecopy_unix::connection::Connection;
-use onecopy_unix::connection::borrow_records::Taken;
+use onecopy_unix::connection::received::Taken;
 use std::io::IoSliceMut;
 use std::sync::Weak;
 

@@ -5,14 +5,12 @@ use crate::config::Records;
 use crate::connection::Connection;
 use crate::connection::call::Call;
 use crate::connection::idle::Waiting;
-use crate::connection::received::{Received, Rest};
+use crate::connection::received::{Received, Rest, Taken};
 use crate::connection::rx::Rx;
 use crate::connection::side::SideGuard;
 use crate::connection::view::View;
 use crate::connection::wait::Ready;
 use crate::members::others::MAX_LENT;
-use onecopy_ring::Ring;
-use onecopy_ring::consumer::BorrowId;
 use onecopy_ring::record::{Frame, HEADER};
 use onecopy_socket::{Op, ReceivedFlags, RecvFlags, Result};
 use std::io::IoSliceMut;
@@ -20,14 +18,6 @@ use std::sync::Arc;
 
 /// The largest view of a record that came over the kernel, in bytes.
 const MAX_HEAP: usize = 256 << 10;
-
-/// What a view shows: bytes that were taken from the front of what there is to receive.
-pub enum Taken {
-    /// They lie where the peer wrote them, until `id` is given back.
-    Ring { ring: Ring, id: BorrowId, offset: usize, len: usize },
-    /// They are a copy.
-    Heap(Vec<u8>),
-}
 
 /// What a look at the next frame came to.
 pub enum Lending<'a> {

@@ -1,5 +1,7 @@
-//! What a receive of a record returns.
+//! What a receive of a record returns, and what is left of its frame.
 
+use onecopy_ring::Ring;
+use onecopy_ring::consumer::BorrowId;
 use onecopy_ring::record::{Frame, HEADER};
 use onecopy_socket::{ReceivedFlags, RecvFlags};
 
@@ -73,4 +75,12 @@ impl Rest {
     pub fn size(&self) -> usize {
         self.left.saturating_add(self.padding)
     }
+}
+
+/// What a view shows: bytes that were taken from the front of what there is to receive.
+pub enum Taken {
+    /// They lie where the peer wrote them, until `id` is given back.
+    Ring { ring: Ring, id: BorrowId, offset: usize, len: usize },
+    /// They are a copy.
+    Heap(Vec<u8>),
 }

@@ -1,6 +1,5 @@
 //! Which stores a sending side takes: what was asked for, or what its [`Learner`] finds out.
 
-use crate::connection::tx::TxRing;
 use crate::core::Core;
 use crate::core::hint::stored;
 use onecopy_copy::{Hint, LEARN_MIN, Learner, Policy, Reader};
@@ -60,26 +59,32 @@ impl Learning {
     }
 }
 
-impl TxRing {
-    /// Returns how the next `len` bytes are to be copied into the ring.
+impl Stores {
+    /// Returns how the next `len` bytes are to be copied into the ring of `producer`.
     #[inline]
-    pub(super) fn hint(&mut self, core: &Core, flags: SendFlags, len: usize) -> Hint {
-        let hint = core.hint(flags, self.producer.ring().capacity());
+    pub(super) fn hint(
+        &mut self,
+        core: &Core,
+        producer: &mut Producer,
+        flags: SendFlags,
+        len: usize,
+    ) -> Hint {
+        let hint = core.hint(flags, producer.ring().capacity());
         if len < LEARN_MIN || hint.policy != Policy::Auto {
             return hint;
         }
-        match &mut self.stores {
+        match self {
             Stores::Planned => hint,
             Stores::Learning(learning) if learning.reader == hint.reader => {
-                learning.hint(core, &mut self.producer, hint)
+                learning.hint(core, producer, hint)
             }
-            Stores::Unasked | Stores::Learning(_) => self.begin_to_learn(core, hint),
+            Stores::Unasked | Stores::Learning(_) => self.begin_to_learn(core, producer, hint),
         }
     }
 
     #[cold]
-    fn begin_to_learn(&mut self, core: &Core, hint: Hint) -> Hint {
-        self.stores = match Learner::for_ring(hint.footprint, self.producer.head(), hint.reader) {
+    fn begin_to_learn(&mut self, core: &Core, producer: &Producer, hint: Hint) -> Hint {
+        *self = match Learner::for_ring(hint.footprint, producer.head(), hint.reader) {
             None => Stores::Planned,
             Some(learner) => {
                 core.settings().set_learned(Some(learner.learned()));
@@ -93,7 +98,7 @@ impl TxRing {
     /// Notes that a send ends: what comes until the next one is not its time.
     #[inline]
     pub(super) fn sent(&mut self) {
-        if let Stores::Learning(learning) = &mut self.stores
+        if let Stores::Learning(learning) = self
             && learning.learner.is_timing()
         {
             let now = learning.now();

@@ -3,7 +3,10 @@
 use crate::ancillary::said::Said;
 use crate::byref::lender::Slots;
 use crate::connection::stores::Stores;
+use crate::core::Core;
+use onecopy_copy::Hint;
 use onecopy_ring::Producer;
+use onecopy_socket::SendFlags;
 use onecopy_sync::clock::coarse_ms;
 use onecopy_sync::spin::Adaptive;
 use rustix::fd::OwnedFd;
@@ -40,7 +43,7 @@ pub struct TxRing {
     pub(super) said: Said,
     /// Where pages that are lent are noted, once some were.
     pub(super) slots: Option<Slots>,
-    pub(super) stores: Stores,
+    stores: Stores,
 }
 
 impl Tx {
@@ -73,6 +76,18 @@ impl TxRing {
     /// Whether another process has the channel, and this one does not.
     pub(super) fn lacks_channel(&self) -> bool {
         self.made > 0 && self.channel.is_none()
+    }
+
+    /// Returns how the next `len` bytes are to be copied into the ring.
+    #[inline]
+    pub(super) fn hint(&mut self, core: &Core, flags: SendFlags, len: usize) -> Hint {
+        self.stores.hint(core, &mut self.producer, flags, len)
+    }
+
+    /// Notes that a send ends.
+    #[inline]
+    pub(super) fn sent(&mut self) {
+        self.stores.sent();
     }
 
     /// Returns how much room wakes a sender, where it is the ring as a whole that is full: a quarter.

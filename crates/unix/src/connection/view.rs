@@ -3,10 +3,9 @@
 use crate::ancillary::pending::Next;
 use crate::byref::piece::Piece;
 use crate::connection::Connection;
-use crate::connection::borrow_records::Taken;
 use crate::connection::idle::Waiting;
 use crate::connection::look::Look;
-use crate::connection::received::MAX_HEAP;
+use crate::connection::received::{MAX_HEAP, Taken};
 use crate::connection::rx::{Rx, RxRing};
 use crate::connection::wait::Ready;
 use crate::generation::generation;

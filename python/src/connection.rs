@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use crate::address::{Address, Options};
 use crate::call::{self, DONTWAIT, Failure, failed};
-use crate::loans::{Held, Loans};
+use crate::held::Held;
+use crate::loans::Loans;
 use crate::memory::Buffer;
 use crate::reservation::Reservation;
 use crate::tensor::{self, Tensor};
@@ -23,7 +24,7 @@ use crate::view::View;
 /// What a connection and its reservations share.
 pub struct Inner {
     pub transport: Transport,
-    pub loans: Loans,
+    pub loans: Arc<Loans>,
     settings: Mutex<Settings>,
 }
 
@@ -47,7 +48,8 @@ impl Inner {
     }
 
     fn receive(&self, py: Python<'_>, max: usize, flags: u32) -> PyResult<Held> {
-        self.receiving(py, flags, |dont_wait| self.transport.borrow(max, dont_wait)).map(Held::new)
+        self.receiving(py, flags, |dont_wait| self.transport.borrow(max, dont_wait))
+            .map(|data| Held::new(data, &self.loans))
     }
 
     /// Calls `attempt`, which is told whether it may wait. Who would wait while views are held may wait for ever: the peer's next bytes may need
@@ -102,7 +104,7 @@ const ALL: usize = 1 << 20;
 impl Connection {
     pub fn of(transport: Transport) -> Connection {
         let settings = Mutex::new(Settings { timeout: None, reserved: false });
-        let inner = Inner { transport, loans: Loans::default(), settings };
+        let inner = Inner { transport, loans: Arc::default(), settings };
         Connection { inner: Mutex::new(Some(Arc::new(inner))) }
     }
 
@@ -174,7 +176,8 @@ impl Connection {
     /// Receives exactly so many bytes: where they lie, if they lie there in one piece and aligned, else into a buffer.
     fn exactly(&self, py: Python<'_>, inner: &Inner, len: usize, item: usize, flags: u32) -> PyResult<Held> {
         let first = inner.receive(py, len, flags)?;
-        if first.len == len && aligned(&first, item) {
+        // (Complex numbers are two elements.)
+        if first.len == len && first.is_aligned(item.min(8)) {
             return Ok(first);
         }
         if inner.transport.has_records() && first.len != len {
@@ -199,15 +202,8 @@ impl Connection {
             }
             have += n;
         }
-        Ok(Held::new(Data::Own(bytes)))
+        Ok(Held::new(Data::Own(bytes), &inner.loans))
     }
-}
-
-/// Whether elements of so many bytes may lie there. (Complex numbers are two.)
-fn aligned(held: &Held, item: usize) -> bool {
-    let Some(region) = held.pin() else { return false };
-    held.unpin();
-    region.at.addr() % item.min(8) == 0
 }
 
 /// Connects to the first of the host's addresses that answers.
@@ -297,13 +293,16 @@ impl Connection {
         let inner = self.inner()?;
         let mut buffer = Buffer::writable(buffer)?;
         let bytes = buffer.bytes_mut();
-        inner.receiving(py, flags, |dont_wait| inner.transport.recv(bytes, dont_wait, false))
+        let received =
+            inner.receiving(py, flags, |dont_wait| inner.transport.recv(bytes, dont_wait, false))?;
+        inner.loans.took(received);
+        Ok(received)
     }
 
     /// Receives at most n bytes, or the next record, without a copy. The sender gets the room back when the View, and all that look at it, are gone, in order.
     ///
-    /// A receive copies out the views that nothing looks at, if more than half of the ring is held, or if it has to wait longer than a moment. What a
-    /// memoryview, an array or a tensor looks at can't be moved: who keeps one for long copies it, or else the peer waits for room once the ring is full.
+    /// Hold it for as long as you like: a receive copies out what is held, if that is more than half of the ring, or if it has to wait longer than a
+    /// moment. What a memoryview, an array or a tensor looks at keeps its address, and gets the copy there.
     #[pyo3(signature = (n = None, flags = 0))]
     fn recv_borrowed(&self, py: Python<'_>, n: Option<usize>, flags: u32) -> PyResult<View> {
         let inner = self.inner()?;

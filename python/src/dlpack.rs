@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
-use crate::loans::Held;
+use crate::held::Held;
 
 /// kDLCPU.
 pub const CPU: i32 = 1;

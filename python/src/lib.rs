@@ -6,6 +6,7 @@ mod address;
 mod call;
 mod connection;
 mod dlpack;
+mod held;
 mod listener;
 mod loans;
 mod memory;

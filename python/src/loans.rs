@@ -1,119 +1,30 @@
 //! What was received and is still held, per connection: who holds too much of the ring has it copied out.
 
+use onecopy::unix::{View, Window};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use crate::held::{self, Held};
 use crate::memory::Region;
-use crate::transport::Data;
 
-/// Received bytes that Python holds, in the ring or in a buffer of their own.
-pub struct Held {
-    state: Mutex<State>,
-    pub len: usize,
-}
+/// Windows that a connection has at most: its ring's, and those of pools that its peer lends from.
+const WINDOWS: usize = 4;
 
-struct State {
-    data: Option<Data>,
-    /// Buffers and capsules that know the address.
-    exports: usize,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Copies a view into a buffer of its own, which the socket counts.
-fn copied(data: &Data) -> Vec<u8> {
-    match data {
-        Data::Place(view) => {
-            let mut bytes = vec![0; view.len()];
-            view.copy_to(&mut bytes);
-            bytes
-        }
-        Data::Own(bytes) => bytes.clone(),
-    }
-}
-
-impl Held {
-    /// Holds `data`, in one piece: what wraps in the ring is copied, as Python knows no buffer of two pieces.
-    pub fn new(data: Data) -> Held {
-        let data = match data {
-            Data::Place(view) if view.raw_parts()[1].1 > 0 => Data::Own(view.into_vec()),
-            other => other,
-        };
-        let len = match &data {
-            Data::Place(view) => view.len(),
-            Data::Own(bytes) => bytes.len(),
-        };
-        Held { state: Mutex::new(State { data: Some(data), exports: 0 }), len }
-    }
-
-    /// Whether the bytes lie in memory that the peer wrote to.
-    pub fn in_place(&self) -> bool {
-        matches!(lock(&self.state).data, Some(Data::Place(_)))
-    }
-
-    /// Gives the address away, and keeps the memory where it is until [`Held::unpin`]. None once it was released.
-    pub fn pin(&self) -> Option<Region> {
-        let mut state = lock(&self.state);
-        let region = match state.data.as_ref()? {
-            Data::Place(view) => {
-                let [(at, len), _] = view.raw_parts();
-                Region { at: at.cast_mut(), len }
-            }
-            Data::Own(bytes) => Region::of(bytes),
-        };
-        state.exports += 1;
-        Some(if region.len == 0 { Region::EMPTY } else { region })
-    }
-
-    pub fn unpin(&self) {
-        lock(&self.state).exports -= 1;
-    }
-
-    /// Gives the bytes back to the sender. False while somebody has their address.
-    pub fn release(&self) -> bool {
-        let mut state = lock(&self.state);
-        let free = state.exports == 0;
-        if free {
-            let data = state.data.take();
-            drop(state);
-            drop(data);
-        }
-        free
-    }
-
-    /// Copies the bytes to `buffer`, which is as long as they. False once they were released.
-    pub fn copy_to(&self, buffer: &mut [u8]) -> bool {
-        match &lock(&self.state).data {
-            Some(Data::Place(view)) => view.copy_to(buffer) == buffer.len(),
-            Some(Data::Own(bytes)) => {
-                buffer.copy_from_slice(bytes);
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Moves the bytes out of the ring, if nobody has their address. Returns whether it did.
-    fn move_out(&self) -> bool {
-        let mut state = lock(&self.state);
-        if state.exports > 0 {
-            return false;
-        }
-        let Some(data @ Data::Place(_)) = &state.data else { return false };
-        let bytes = copied(data);
-        let old = state.data.replace(Data::Own(bytes));
-        drop(state);
-        drop(old);
-        true
-    }
-}
+/// What a record takes of the ring beside its bytes, at most.
+const FRAME: u64 = 32;
 
 /// What is held of one connection's ring.
 #[derive(Default)]
 pub struct Loans {
     held: Mutex<Vec<Weak<Held>>>,
-    /// Views that were copied out since the connection was made.
+    /// What was received, in bytes of the ring.
+    received: Mutex<u64>,
+    /// Windows that addresses are given away in. Those of which a page was replaced are not among them.
+    windows: Mutex<Vec<Arc<Window>>>,
+    /// Views that were copied out since the connection was made. Locked while it is done: one at a time.
     moved_out: Mutex<u64>,
 }
 
@@ -128,6 +39,14 @@ impl Loans {
         }
     }
 
+    /// Notes that `len` bytes were received. Returns where in the ring they began.
+    pub fn took(&self, len: usize) -> u64 {
+        let mut received = lock(&self.received);
+        let start = *received;
+        *received += len as u64 + FRAME;
+        start
+    }
+
     pub fn moved_out(&self) -> u64 {
         *lock(&self.moved_out)
     }
@@ -137,19 +56,55 @@ impl Loans {
         lock(&self.held).iter().any(|one| one.strong_count() > 0)
     }
 
-    /// Copies out what is held, if that is more than `allowed` bytes: the peer would soon wait for room. What has been exported can't be moved.
+    /// A window with an address for the view. None where the memory can't be mapped once more: then the address is the view's own.
+    pub fn window(&self, view: &View) -> Option<(Arc<Window>, Region)> {
+        let seated = |window: &Arc<Window>| {
+            let at = window.address_of(view)?.cast_mut();
+            Some((Arc::clone(window), Region { at, len: view.len() }))
+        };
+        let mut windows = lock(&self.windows);
+        if let Some(found) = windows.iter().find_map(seated) {
+            return Some(found);
+        }
+        let window = Arc::new(view.window().ok()??);
+        if windows.len() == WINDOWS {
+            windows.remove(0);
+        }
+        windows.push(Arc::clone(&window));
+        seated(&window)
+    }
+
+    /// Gives no address in this window away any more.
+    pub fn retire(&self, window: &Arc<Window>) {
+        lock(&self.windows).retain(|one| !Arc::ptr_eq(one, window));
+    }
+
+    /// How much of the ring waits for the oldest of these: room goes back in order.
+    fn span<'a>(&self, mut held: impl Iterator<Item = &'a Arc<Held>>) -> u64 {
+        held.next().map_or(0, |oldest| *lock(&self.received) - oldest.start)
+    }
+
+    /// Copies out what is held, if more than `allowed` bytes of the ring wait for it: the peer would soon wait for room. What nobody looks at comes
+    /// first; of what somebody does, the copy gets the same address.
     pub fn relieve(&self, allowed: usize) {
-        let mut all = lock(&self.held);
-        if all.is_empty() {
+        if lock(&self.held).is_empty() {
             return;
         }
-        all.retain(|one| one.strong_count() > 0);
-        let alive: Vec<Arc<Held>> = all.iter().filter_map(Weak::upgrade).collect();
-        drop(all);
-        if alive.iter().map(|held| held.len).sum::<usize>() > allowed {
-            let moved = alive.iter().filter(|held| held.move_out()).count();
-            *lock(&self.moved_out) += moved as u64;
-            lock(&self.held).retain(|one| one.upgrade().is_some_and(|held| held.in_place()));
+        let mut moved_out = lock(&self.moved_out);
+        let in_place = |one: &Weak<Held>| one.upgrade().filter(|held| held.in_place());
+        let mut alive: Vec<Arc<Held>> = {
+            let mut all = lock(&self.held);
+            all.retain(|one| one.strong_count() > 0);
+            all.iter().filter_map(in_place).collect()
+        };
+        if self.span(alive.iter()) <= allowed as u64 {
+            return;
         }
+        *moved_out += alive.iter().filter(|held| held.move_out()).count() as u64;
+        alive.retain(|held| held.in_place());
+        if self.span(alive.iter()) > allowed as u64 {
+            *moved_out += held::keep(&alive, self);
+        }
+        lock(&self.held).retain(|one| in_place(one).is_some());
     }
 }

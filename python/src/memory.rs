@@ -67,6 +67,20 @@ impl Region {
         Region { at: bytes.as_ptr().cast_mut(), len: bytes.len() }
     }
 
+    /// Copies the region to `buffer`. False where that is of another length.
+    ///
+    /// # Safety
+    ///
+    /// The region is mapped readable, and nobody writes there.
+    pub unsafe fn copy_to(self, buffer: &mut [u8]) -> bool {
+        if buffer.len() != self.len {
+            return false;
+        }
+        // SAFETY: the caller's; `buffer` is ours alone, and as long.
+        unsafe { std::ptr::copy_nonoverlapping(self.at.cast_const(), buffer.as_mut_ptr(), self.len) };
+        true
+    }
+
     /// Fills in what Python asks for with `__getbuffer__`: one dimension of bytes.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use pyo3::types::PyTuple;
 use std::sync::Arc;
 
 use crate::dlpack::{self, DataType, Shape};
-use crate::loans::Held;
+use crate::held::Held;
 use crate::view::View;
 
 /// Received bytes with a shape and a type, for numpy.from_dlpack and torch.from_dlpack. Read-only.

@@ -7,7 +7,7 @@ use pyo3::types::PyBytes;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use crate::loans::Held;
+use crate::held::Held;
 use crate::memory;
 use crate::tensor::Tensor;
 

@@ -1,5 +1,6 @@
 """Views and tensors: in place, read-only, and never under the feet of who holds them."""
 
+import ctypes
 import gc
 import threading
 
@@ -8,6 +9,28 @@ import pytest
 import onecopy
 
 PATTERN = bytes(range(256)) * 64
+
+
+class Buffer(ctypes.Structure):
+    """The first fields of Py_buffer."""
+
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.py_object),
+        ("rest", ctypes.c_char * 128),
+    ]
+
+
+def where(memory: memoryview) -> int:
+    """The address of the first byte."""
+    buffer = Buffer()
+    api = ctypes.pythonapi
+    api.PyObject_GetBuffer.argtypes = [ctypes.py_object, ctypes.POINTER(Buffer), ctypes.c_int]
+    api.PyBuffer_Release.argtypes = [ctypes.POINTER(Buffer)]
+    assert api.PyObject_GetBuffer(memory, buffer, 0) == 0
+    at = int(buffer.buf)
+    api.PyBuffer_Release(buffer)
+    return at
 
 
 def test_a_view_is_read_only_and_in_place() -> None:
@@ -73,21 +96,80 @@ def test_a_view_in_hand_does_not_stop_a_peer_that_needs_all_room() -> None:
     assert count > 4096 and bytes(held) == b"small" and not held.in_place
 
 
-def test_what_is_looked_at_keeps_its_address() -> None:
+def test_what_is_looked_at_for_long_keeps_its_address_and_stops_nobody() -> None:
     one, other = onecopy.pair(records=True)
+    one.settimeout(10)
+    kept = []
+    for turn in range(200):  # many times what the ring holds
+        one.send(PATTERN[turn:])
+        memory = memoryview(other.recv_borrowed())
+        kept.append((memory, where(memory)))
+    assert other.stats()["views_copied_out"] > 0
+    for turn, (memory, place) in enumerate(kept):
+        assert bytes(memory) == PATTERN[turn:] and where(memory) == place
+
+
+def test_a_forgotten_tensor_stops_nobody() -> None:
+    one, other = onecopy.pair(records=True)
+    one.settimeout(10)
+    other.settimeout(10)
     one.send(PATTERN)
-    memory = memoryview(other.recv_borrowed())
-    one.settimeout(0)
-    later = []
-    with pytest.raises(BlockingIOError):  # what is looked at can't be moved, so the ring fills up
-        while True:
-            one.send(PATTERN)
-            later.append(other.recv_borrowed())
+    forgotten = other.recv(shape=(len(PATTERN),), dtype="uint8")
+    capsule = forgotten.__dlpack__(max_version=(1, 0))
+    memory = memoryview(forgotten.view)
+    place = where(memory)
+
+    def send() -> None:
+        for turn in range(300):
+            one.send(PATTERN[turn:])
+        one.shutdown("write")
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    for turn, view in enumerate(other):
+        assert bytes(view) == PATTERN[turn:]
+    sender.join()
+    assert turn == 299
+    assert not forgotten.in_place and bytes(memory) == PATTERN and where(memory) == place
+    assert where(memoryview(forgotten.view)) == place and bytes(forgotten.view) == PATTERN
+    with pytest.raises(BufferError, match="still looks"):
+        forgotten.view.release()
+    one.close()
+    other.close()
     assert bytes(memory) == PATTERN
-    assert all(bytes(view) == PATTERN for view in later)
-    del memory
-    one.send(PATTERN)  # there is room again
-    assert bytes(other.recv_borrowed()) == PATTERN
+    memory.release()
+    del capsule
+    gc.collect()
+    forgotten.view.release()
+
+
+def test_who_reads_while_it_is_copied_sees_the_same_bytes() -> None:
+    one, other = onecopy.pair(records=True)
+    one.settimeout(10)
+    wrong: list[bytes] = []
+    current: list[memoryview] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            for memory in current[-1:]:
+                if (seen := bytes(memory)) != PATTERN:
+                    wrong.append(seen)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(20):
+            one.send(PATTERN)
+            current[:] = [memoryview(other.recv_borrowed())]
+            for turn in range(100):  # one that is held, and many that go at once: room goes back in order
+                one.send(PATTERN[turn:])
+                other.recv()
+    finally:
+        over.set()
+        looking.join()
+    assert not wrong
+    assert other.stats()["views_copied_out"] >= 10  # but for those that wrapped
 
 
 def test_what_wraps_is_one_buffer() -> None:

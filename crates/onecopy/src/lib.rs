@@ -231,7 +231,7 @@ pub mod unix {
     pub use onecopy_unix::{
         Ancillary, Block, Blocks, Config, Credentials, Incoming, Listener, Loan, Look, NotPassed, NotSent,
         Received, Records, SendAncillary, SeqListener, SeqPacket, SharedPool, Slot, SocketAddr, Stream,
-        ToSocketAddr, View,
+        ToSocketAddr, View, Window,
     };
     pub use onecopy_unix_dgram::Datagram;
 

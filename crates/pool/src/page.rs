@@ -10,9 +10,10 @@ use crate::region::Region;
 use crate::shared::{self, Shared};
 use crate::shares::Shares;
 use onecopy_sync::atomic::Ordering;
-use onecopy_sys::map::Span;
+use onecopy_sys::map::{Mapping, Span};
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// The address of a descriptor, with bit 0 set for device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -208,6 +209,15 @@ impl Page {
             Memory::Lent { mapping, .. } => {
                 Some(mapping.span(self.index() as usize * desc.len as usize + offset, len))
             }
+            Memory::Host(_) | Memory::Device { .. } => None,
+        }
+    }
+
+    /// Returns the memory that the page lies in, where that is another process's.
+    #[doc(hidden)]
+    pub fn mapping(&self) -> Option<&Arc<Mapping>> {
+        match &self.shared().area.0 {
+            Memory::Peer { mapping, .. } | Memory::Lent { mapping, .. } => Some(mapping),
             Memory::Host(_) | Memory::Device { .. } => None,
         }
     }

@@ -251,6 +251,11 @@ impl Ring {
         self.capacity
     }
 
+    /// Returns the memory that the ring lies in, with its header and with the other direction's ring where both are in one.
+    pub fn mapping(&self) -> &Mapping {
+        &self.memory.mapping
+    }
+
     /// Returns the shared page.
     #[inline]
     pub fn header(&self) -> &Header {

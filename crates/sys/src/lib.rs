@@ -40,3 +40,4 @@ pub mod spans;
 pub mod tun;
 pub mod unix_diag;
 pub mod user;
+pub mod window;

@@ -55,6 +55,7 @@ pub use connection::send_references::NotSent;
 #[doc(hidden)]
 pub use connection::view::Owner;
 pub use connection::view::View;
+pub use connection::window::Window;
 pub use handshake::invitation::is_invitation;
 pub use multiprocess::transfer::NotPassed;
 pub use onecopy_copy::{Block, Blocks};

@@ -3,7 +3,8 @@
 use onecopy_chain::Fragment;
 use onecopy_copy::{Hint, Policy, Reader};
 use onecopy_pool::Page;
-use onecopy_sys::map::Span;
+use onecopy_sys::map::{Mapping, Span};
+use std::sync::Arc;
 
 /// Bytes that a peer has lent, or the part of them that is not received yet. The page goes back when
 /// everything that shares it is dropped.
@@ -73,6 +74,11 @@ impl Piece {
     /// Returns the bytes of the whole page.
     pub fn page_len(&self) -> usize {
         self.page.len()
+    }
+
+    /// Returns the memory that the page lies in.
+    pub fn mapping(&self) -> Option<&Arc<Mapping>> {
+        self.page.mapping()
     }
 
     /// Makes a fragment of a chain. Returns None if no byte is left.

@@ -122,6 +122,7 @@ pub mod view;
 mod view_io;
 pub mod wait;
 pub mod wait_shared;
+pub mod window;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;

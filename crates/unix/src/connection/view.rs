@@ -14,7 +14,7 @@ use crate::members::patience::BRIEFLY;
 use onecopy_ring::Ring;
 use onecopy_ring::consumer::BorrowId;
 use onecopy_socket::{Op, RecvFlags, Result, SendFlags};
-use onecopy_sys::map::Span;
+use onecopy_sys::map::{Mapping, Span};
 use rustix::fd::AsFd;
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -76,6 +76,22 @@ enum Place {
         bytes: Vec<u8>,
         start: usize,
     },
+}
+
+/// Memory that another process may write.
+#[derive(Debug)]
+pub(super) enum Memory {
+    Ring(Ring),
+    Lent(Arc<Mapping>),
+}
+
+impl Memory {
+    pub(super) fn mapping(&self) -> &Mapping {
+        match self {
+            Memory::Ring(ring) => ring.mapping(),
+            Memory::Lent(mapping) => mapping,
+        }
+    }
 }
 
 /// The end that a view is of.
@@ -351,7 +367,16 @@ impl View {
         self.spans().map(|span| (span.as_ptr().cast_const(), span.len()))
     }
 
-    fn spans(&self) -> [Span<'_>; 2] {
+    /// Returns the memory that the bytes lie in, if others may write it.
+    pub(super) fn memory(&self) -> Option<Memory> {
+        match &self.place {
+            Place::Ring { ring, .. } => Some(Memory::Ring(ring.clone())),
+            Place::Lent { piece, .. } => piece.mapping().cloned().map(Memory::Lent),
+            Place::Heap { .. } | Place::Gone { .. } => None,
+        }
+    }
+
+    pub(super) fn spans(&self) -> [Span<'_>; 2] {
         match &self.place {
             Place::Ring { ring, offset, .. } => ring.spans(*offset, self.len),
             Place::Heap { bytes, start, .. } => [Span::of_shared(&bytes[*start..]), Span::EMPTY],

@@ -1,0 +1,180 @@
+//! Received bytes that Python holds: in the ring, in a buffer of their own, or as a copy at the address that Python knows.
+
+use onecopy::unix::{View, Window};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::loans::{Loans, lock};
+use crate::memory::Region;
+use crate::transport::Data;
+
+/// Received bytes that Python holds.
+pub struct Held {
+    state: Mutex<State>,
+    home: Arc<Loans>,
+    /// What the connection had received before, in bytes of its ring.
+    pub start: u64,
+    pub len: usize,
+}
+
+struct State {
+    place: Place,
+    /// Buffers and capsules that know the address.
+    exports: usize,
+}
+
+enum Place {
+    /// In memory that the peer wrote to. Its address was given away in a window, where there is one.
+    Ring(View, Option<Seat>),
+    Own(Vec<u8>),
+    /// A copy at the address that was given away.
+    Kept(Seat),
+    Released,
+}
+
+/// Where a view lies in a window.
+#[derive(Clone)]
+struct Seat {
+    window: Arc<Window>,
+    region: Region,
+}
+
+impl Held {
+    /// Holds `data`, in one piece: what wraps in the ring is copied, as Python knows no buffer of two pieces.
+    pub fn new(data: Data, home: &Arc<Loans>) -> Held {
+        let place = match data {
+            Data::Place(view) if view.raw_parts()[1].1 > 0 => Place::Own(view.into_vec()),
+            Data::Place(view) => Place::Ring(view, None),
+            Data::Own(bytes) => Place::Own(bytes),
+        };
+        let len = match &place {
+            Place::Ring(view, _) => view.len(),
+            Place::Own(bytes) => bytes.len(),
+            Place::Kept(_) | Place::Released => 0,
+        };
+        let start = home.took(len);
+        Held { state: Mutex::new(State { place, exports: 0 }), home: Arc::clone(home), start, len }
+    }
+
+    /// Whether the bytes lie in memory that the peer wrote to.
+    pub fn in_place(&self) -> bool {
+        matches!(lock(&self.state).place, Place::Ring(..))
+    }
+
+    /// Whether elements of so many bytes may lie where the bytes are. (A window is whole pages: it changes nothing of that.)
+    pub fn is_aligned(&self, to: usize) -> bool {
+        match &lock(&self.state).place {
+            Place::Ring(view, _) => view.raw_parts()[0].0.addr().is_multiple_of(to),
+            Place::Own(bytes) => bytes.as_ptr().addr().is_multiple_of(to),
+            Place::Kept(seat) => seat.region.at.addr().is_multiple_of(to),
+            Place::Released => false,
+        }
+    }
+
+    /// Gives the address away, and keeps what is there until [`Held::unpin`]. None once it was released.
+    pub fn pin(&self) -> Option<Region> {
+        let mut state = lock(&self.state);
+        // Who has the ring's own address keeps it: the next one gets the same.
+        let first = state.exports == 0;
+        let region = match &mut state.place {
+            Place::Ring(view, seat) => {
+                if seat.is_none() && first && !view.is_empty() {
+                    *seat = self.home.window(view).map(|(window, region)| Seat { window, region });
+                }
+                let [(at, len), _] = view.raw_parts();
+                seat.as_ref().map_or(Region { at: at.cast_mut(), len }, |seat| seat.region)
+            }
+            Place::Own(bytes) => Region::of(bytes),
+            Place::Kept(seat) => seat.region,
+            Place::Released => return None,
+        };
+        state.exports += 1;
+        Some(if region.len == 0 { Region::EMPTY } else { region })
+    }
+
+    pub fn unpin(&self) {
+        lock(&self.state).exports -= 1;
+    }
+
+    /// Gives the bytes back to the sender. False while somebody has their address.
+    pub fn release(&self) -> bool {
+        let mut state = lock(&self.state);
+        if state.exports > 0 {
+            return false;
+        }
+        let place = std::mem::replace(&mut state.place, Place::Released);
+        drop(state);
+        drop(place);
+        true
+    }
+
+    /// Copies the bytes to `buffer`, which is as long as they. False once they were released.
+    pub fn copy_to(&self, buffer: &mut [u8]) -> bool {
+        match &lock(&self.state).place {
+            Place::Ring(view, _) => view.copy_to(buffer) == buffer.len(),
+            Place::Own(bytes) => {
+                buffer.copy_from_slice(bytes);
+                true
+            }
+            // SAFETY: the window's pages there are copies, which nobody writes, and the seat keeps the window.
+            Place::Kept(seat) => unsafe { seat.region.copy_to(buffer) },
+            Place::Released => false,
+        }
+    }
+
+    /// Moves the bytes to a buffer, if nobody has their address. Returns whether it did.
+    pub fn move_out(&self) -> bool {
+        let mut state = lock(&self.state);
+        let Place::Ring(view, _) = &state.place else { return false };
+        if state.exports > 0 {
+            return false;
+        }
+        let mut bytes = vec![0; view.len()];
+        view.copy_to(&mut bytes);
+        let old = std::mem::replace(&mut state.place, Place::Own(bytes));
+        drop(state);
+        drop(old);
+        true
+    }
+}
+
+/// Puts copies where the bytes of all these lie that are in windows, so that the sender gets its room back though somebody looks at them. Returns how many were
+/// moved so. One call at a time for a connection: it holds all of them at once.
+pub fn keep(all: &[Arc<Held>], home: &Loans) -> u64 {
+    let mut states: Vec<MutexGuard<'_, State>> = all.iter().map(|held| lock(&held.state)).collect();
+    let mut old = Vec::new();
+    for window in windows(&states) {
+        let of = |state: &&mut MutexGuard<'_, State>| matches!(&state.place, Place::Ring(_, Some(seat)) if Arc::ptr_eq(&seat.window, &window));
+        let views: Vec<&View> = states
+            .iter()
+            .filter_map(|state| match &state.place {
+                Place::Ring(view, Some(seat)) if Arc::ptr_eq(&seat.window, &window) => Some(view),
+                _ => None,
+            })
+            .collect();
+        home.retire(&window);
+        // Without memory or mappings for it, the sender waits, as without a window.
+        if window.keep(&views).is_err() {
+            continue;
+        }
+        for state in states.iter_mut().filter(of) {
+            let Place::Ring(_, Some(seat)) = &state.place else { continue };
+            let kept = Place::Kept(seat.clone());
+            old.push(std::mem::replace(&mut state.place, kept));
+        }
+    }
+    drop(states);
+    old.len() as u64
+}
+
+/// Returns each window that something lies in, once.
+fn windows(states: &[MutexGuard<'_, State>]) -> Vec<Arc<Window>> {
+    let mut found: Vec<Arc<Window>> = Vec::new();
+    for state in states {
+        if let Place::Ring(_, Some(seat)) = &state.place
+            && !found.iter().any(|window| Arc::ptr_eq(window, &seat.window))
+        {
+            found.push(Arc::clone(&seat.window));
+        }
+    }
+    found
+}

@@ -390,12 +390,42 @@ fn ends_that_keep_records_differently_do_not_meet() {
     let listener = SeqListener::bind(name("modes")).unwrap();
     listener.set_nonblocking(true).unwrap();
     assert_eq!(SeqPacket::connect_with(name("modes"), &stream_records()).unwrap_err().raw_os_error(), 93);
-    assert_eq!(listener.accept().unwrap_err().raw_os_error(), 11, "closed, and passed over");
+    // The listener was readable: an accept that waited for the next client would stall who polls before it.
+    let (gone, _) = listener.accept().unwrap();
+    assert_eq!(gone.recv(&mut [0; 9]).unwrap(), 0, "its client has left by itself");
+    assert_eq!(listener.accept().unwrap_err().raw_os_error(), 11);
     let plain = Config { transport: Transport::Kernel, ..stream_records() };
     assert_eq!(SeqPacket::pair_with(&plain).unwrap_err().raw_os_error(), 93);
     let client = SeqPacket::connect_with(name("modes"), &Config::default()).unwrap();
     client.send(b"x").unwrap();
     assert_eq!(listener.accept().unwrap().0.recv(&mut [0; 9]).unwrap(), 1);
+    let listener = SeqListener::bind_with(name("modes-stream"), &stream_records()).unwrap();
+    let _client = SeqPacket::connect_with(name("modes-stream"), &Config::default()).unwrap();
+    assert_eq!(listener.accept().unwrap_err().raw_os_error(), rustix::io::Errno::CONNABORTED.raw_os_error());
+}
+
+/// A stream's listener is told by a client's name that it keeps stream records, which no stream has.
+#[test]
+fn a_client_with_a_strange_name_stalls_no_listener() {
+    let listener = Listener::bind(name("strange")).unwrap();
+    let strange = format!("onecopy-4-{:032x}-0-0-0-s", std::process::id());
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::STREAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    let at = |name: &[u8]| rustix::net::SocketAddrUnix::new_abstract_name(name).unwrap();
+    rustix::net::bind(&socket, &at(strange.as_bytes())).unwrap();
+    rustix::net::connect(&socket, &at(format!("onecopy-seq-strange-{}", std::process::id()).as_bytes()))
+        .unwrap();
+    rustix::net::send(&socket, b"hi", rustix::net::SendFlags::NOSIGNAL).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    let mut got = [0; 9];
+    assert_eq!(server.recv(&mut got).unwrap(), 2);
+    server.send(b"ho").unwrap();
+    assert_eq!(rustix::net::recv(&socket, &mut got, rustix::net::RecvFlags::empty()).unwrap().0, 2);
 }
 
 /// A client that is gone before it is accepted leaves a connection that is over. Before, with stream records,

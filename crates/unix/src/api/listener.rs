@@ -156,12 +156,13 @@ macro_rules! listener {
             }
 
             /// Takes the next connection, with its client's name, and waits for one unless non-blocking. Never
-            /// waits for the peer's part of the upgrade: a silent client stalls nobody. Closes and passes over a
-            /// client that keeps its records ([`crate::Records`]) in another way.
+            /// waits for the peer's part of the upgrade: a silent client stalls nobody. A listener of atomic records gets a client
+            /// that keeps stream records ([`crate::Records`]) as a plain one, which has left.
             ///
             /// # Errors
             ///
-            /// What accept(2) says: EAGAIN when non-blocking and none waits, EINVAL after shutdown, EMFILE.
+            /// What accept(2) says: EAGAIN when non-blocking and none waits, EINVAL after shutdown, EMFILE. ECONNABORTED where the
+            /// listener takes stream records and the client keeps atomic ones: go on with the next.
             pub fn accept(&self) -> Result<($socket, SocketAddr)> {
                 let accepted = <$socket>::accept(&self.fd, &self.rendezvous, &self.config)?;
                 self.rendezvous.accepted();

@@ -270,33 +270,36 @@ impl Connection {
         connecting.finish()
     }
 
-    /// Takes the next connection of a listener, with its client's name. Closes and passes over a connection whose client keeps its
-    /// records in another way: neither side could understand what the other would send.
+    /// Takes the next connection of a listener, with its client's name. One whose client keeps its records as a stream, where this side does not, is a
+    /// plain one: its client leaves at once by itself.
     ///
     /// # Errors
     ///
-    /// What accept(2) says; EPROTONOSUPPORT for stream records where memfds are refused.
+    /// What accept(2) says; EPROTONOSUPPORT for stream records where memfds are refused; ECONNABORTED where this side keeps stream records and the
+    /// client does not: neither could understand what the other would send. (The listener was readable for it, so the call does not wait for another one.)
     pub fn accept(
         listener: &OwnedFd,
         kind: Kind,
         rendezvous: &Arc<Rendezvous>,
         config: &Config,
     ) -> Result<(Arc<Connection>, SocketAddr)> {
-        loop {
-            let (fd, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC)
-                .map_err(|errno| Error::new(Op::Accept, errno))?;
-            let peer = peer.and_then(onecopy_sys::socket::unix_address);
-            let invitation = peer.as_ref().and_then(|peer| Invitation::parse(peer.abstract_name()?));
-            let theirs = invitation.map_or(Records::Atomic, |invitation| invitation.records);
-            if theirs == kind.records(config) {
-                let invitation = invitation.filter(|_| config.transport == Transport::Auto);
-                let attaches = upgrade::is_believed(listener.as_fd(), fd.as_fd());
-                let name = peer.map_or_else(SocketAddr::unnamed, |peer| visible_name(&peer));
-                let meets = Meets::Here(Arc::downgrade(rendezvous));
-                let end = Connection::accepted(fd, kind, invitation, attaches, meets, config)?;
-                return Ok((end, name));
-            }
+        let (fd, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC)
+            .map_err(|errno| Error::new(Op::Accept, errno))?;
+        let peer = peer.and_then(onecopy_sys::socket::unix_address);
+        let invitation = peer.as_ref().and_then(|peer| Invitation::parse(peer.abstract_name()?));
+        let (mine, theirs) =
+            (kind.records(config), invitation.map_or(Records::Atomic, |invitation| invitation.records));
+        if mine == Records::Stream && theirs != mine {
+            return Err(Error::new(Op::Accept, Errno::CONNABORTED)
+                .about("Config::records")
+                .because("the client keeps its records atomic and this listener takes stream records; accept the next one"));
         }
+        let invitation = invitation.filter(|_| config.transport == Transport::Auto && theirs == mine);
+        let attaches = upgrade::is_believed(listener.as_fd(), fd.as_fd());
+        let name = peer.map_or_else(SocketAddr::unnamed, |peer| visible_name(&peer));
+        let meets = Meets::Here(Arc::downgrade(rendezvous));
+        let end = Connection::accepted(fd, kind, invitation, attaches, meets, config)?;
+        Ok((end, name))
     }
 
     fn accepted(

@@ -371,6 +371,8 @@ impl Handshake {
         let (config, sent) = (&core.config(), core.counters().sent.get());
         let capacities = match (&undecided.role, &undecided.attached) {
             _ if !undecided.may_attach(sent) => return,
+            // Another process may have sent the first bytes.
+            (Role::Server(_), _) if core.others().were_there() => return,
             (Role::Server(Some(invitation)), _) => invitation.capacities(core.kind(), core.config()),
             // One message is not worth rings.
             (Role::Client(true), None) if sent == 0 && config.records == Records::Atomic && !now => return,

@@ -526,3 +526,31 @@ fn what_came_besides_bytes_is_received_by_one_of_them() {
     assert_eq!(b.recv_fds_with_flags(&mut [0; 1], NOW).unwrap().1.fds.len(), 1);
     assert!(b.share_fds().is_ok());
 }
+
+/// Another process has sent the first bytes: the client has seen that no rings came with them, and looks for none later.
+#[test]
+fn a_server_whose_first_bytes_another_process_sent_attaches_nothing() {
+    alone!();
+    let name = SocketAddr::from_abstract_name(format!("onecopy-first-{}", std::process::id())).unwrap();
+    let stranger = Stranger::new(|line| {
+        send(&stream(line), b"from another");
+        0
+    });
+    let listener = Listener::bind_with(&name, &passable()).unwrap();
+    let client =
+        Stream::connect_with(&name, &Config { transport: crate::Transport::Auto, ..small() }).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    stranger.line.give(server.share_fds().unwrap());
+    stranger.ends_well();
+    let mut got = [0; 20];
+    assert_eq!(client.recv(&mut got).unwrap(), 12);
+    // It is alone again, and has sent nothing yet itself.
+    std::thread::sleep(Duration::from_millis(40));
+    for _ in 0..3 {
+        send(&server, b"from the first");
+        let (n, came) = client.recv_fds(&mut got).unwrap();
+        assert_eq!((n, came.fds.len()), (14, 0), "nobody has sent a descriptor");
+    }
+    send(&client, b"back");
+    assert_eq!(server.recv(&mut got).unwrap(), 4);
+}

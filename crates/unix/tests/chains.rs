@@ -364,6 +364,34 @@ fn copied_is_said_of_the_sends_that_were() {
     assert_eq!((pool.reclaim().unwrap(), told(&mut queue)), (1, vec![(4, false, false)]));
 }
 
+/// The receiver sleeps, and gives pages back once it has what was lent so far.
+#[test]
+fn who_waits_for_a_slot_has_woken_the_receiver_before() {
+    alone!();
+    let (a, b) = Stream::pair().unwrap();
+    a.set_write_timeout(Some(60 * SECOND)).unwrap();
+    let pool = SharedPool::new(4096, 4).unwrap();
+    let one = chain(pool.writer(), &pattern(7, 4096));
+    let mut kept = Vec::new();
+    for at in 0..511 {
+        a.send_chain(one.range(at, 1).unwrap()).unwrap();
+        kept.push(b.recv_chain(1).unwrap());
+    }
+    let (told, asked) = std::sync::mpsc::channel();
+    let receiver = std::thread::spawn(move || {
+        told.send(this_thread()).unwrap();
+        let first = b.recv_chain(1).unwrap();
+        drop(kept);
+        (contents(&first), contents(&b.recv_chain(1).unwrap()))
+    });
+    wait_asleep(asked.recv().unwrap());
+    let mut two = one.range(600, 1).unwrap();
+    two.concat(&mut one.range(700, 1).unwrap()).unwrap();
+    assert_eq!(a.send_chain(two).unwrap(), 2);
+    let bytes = pattern(7, 4096);
+    assert_eq!(receiver.join().unwrap(), (vec![bytes[600]], vec![bytes[700]]));
+}
+
 #[test]
 fn what_a_peer_never_gives_back_is_bounded_and_the_rest_comes_back_cut() {
     alone!();

@@ -354,3 +354,27 @@ fn both_ways_between_threads_while_pages_are_few() {
         let _both = (one.join().unwrap(), other.join().unwrap());
     });
 }
+
+/// What was told of a pool before the error is no record: nothing says that there is one.
+#[test]
+fn a_chain_that_is_too_much_leaves_nothing_to_be_received() {
+    let (a, b) = SeqPacket::pair().unwrap();
+    b.set_nonblocking(true).unwrap();
+    let pool = SharedPool::new(4096, 4).unwrap();
+    let one = chain(pool.writer(), &pattern(7, 4096));
+    let mut many = Chain::new();
+    for at in 0..257 {
+        many.concat(&mut one.range(at * 2, 1).unwrap()).unwrap();
+    }
+    assert_eq!(errno(a.send_chain(b"", many)), (Errno::MSGSIZE.raw_os_error(), 257));
+    let readable = || {
+        let mut fds = [rustix::event::PollFd::new(&b, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() > 0
+    };
+    assert!(!readable());
+    assert_eq!(b.recv(&mut [0; 9]).unwrap_err().raw_os_error(), Errno::AGAIN.raw_os_error());
+    assert!(!readable());
+    a.send_chain(b"", one.range(5, 1).unwrap()).unwrap();
+    assert!(readable());
+    assert_eq!(b.recv(&mut [0; 9]).unwrap(), 1);
+}

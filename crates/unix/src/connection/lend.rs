@@ -17,6 +17,8 @@ use onecopy_ring::Mark;
 use onecopy_ring::marks::MARKS;
 use onecopy_ring::record::POOL_FRAME;
 use onecopy_socket::{Error, Op, Result, SendFlags};
+use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
+use onecopy_sync::atomic::fence;
 use rustix::io::Errno;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -38,17 +40,19 @@ impl Connection {
             Ok(tx) => tx,
             Err(error) => return Err(self.not_sent(error, len, len, loan, flags)),
         };
-        let way = if len > 0 { self.way(&mut tx, loan.page(), 0, flags) } else { Ok(Way::Copied) };
+        let way = if len > 0 { self.way(&mut tx, loan.page(), 0, false, flags) } else { Ok(Way::Copied) };
         let result = match way {
             Err(error) => Err(error),
             Ok(Way::Lent(name)) => {
                 let mut once = Some(loan);
-                let lent = self.lend(&mut tx, name, 1, flags, || once.take().map(Loan::into_part));
+                let lent = self.lend(&mut tx, name, 1, false, flags, || once.take().map(Loan::into_part));
                 tx.mirror_full(self);
                 tx.unlock_fenced();
                 self.welcome_back();
-                // What was published is sent, whatever ringing the doorbell says.
-                let _ = self.ring_if_armed();
+                if lent.is_ok() {
+                    // What was published is sent, whatever ringing the doorbell says.
+                    let _ = self.ring_if_armed();
+                }
                 return match (lent, once) {
                     (Err(error), Some(loan)) => Err(self.not_sent(error, len, len, loan, flags)),
                     _ => Ok(len),
@@ -90,13 +94,15 @@ impl Connection {
             result = self.send_locked(&mut tx, &mut Cursor::new(&[]), flags);
         }
         while result.is_ok() && !segment.payload().is_empty() {
-            result = self.send_front(&mut tx, &mut segment, flags);
+            let begun = segment.payload().len() < len;
+            result = self.send_front(&mut tx, &mut segment, begun, flags);
         }
         tx.mirror_full(self);
         tx.unlock_fenced();
         self.welcome_back();
-        let rung = self.ring_if_armed();
         let left = segment.payload().len();
+        // What an error left in the ring that is no data (a pool, an identity) wakes nobody: a receive would wait.
+        let rung = if left < len || len == 0 { self.ring_if_armed() } else { Ok(()) };
         match if left == 0 && len > 0 { Ok(()) } else { result.and(rung) } {
             Ok(()) => {
                 // What is left carried no bytes: the chain had none.
@@ -125,14 +131,15 @@ impl Connection {
         self: &Arc<Connection>,
         tx: &mut Tx,
         segment: &mut Segment<Chain>,
+        begun: bool,
         flags: SendFlags,
     ) -> Result<()> {
         let Some(first) = segment.payload().fragments().next() else { return Ok(()) };
-        match self.way(tx, first.page(), 0, flags)? {
+        match self.way(tx, first.page(), 0, begun, flags)? {
             Way::Lent(name) => {
                 let alike = |fragment: &&Fragment| fragment.page().pool_id() == first.page().pool_id();
                 let most = segment.payload().fragments().take(MARKS).take_while(alike).count();
-                self.lend(tx, name, most, flags, || cut(segment, usize::MAX)).map(drop)
+                self.lend(tx, name, most, begun, flags, || cut(segment, usize::MAX)).map(drop)
             }
             Way::Copied => {
                 let (page, at, len) = (first.page(), first.offset(), first.len());
@@ -157,7 +164,8 @@ impl Connection {
         }
     }
 
-    /// Returns how the bytes of a page leave. `then`: bytes of room that a record with them takes.
+    /// Returns how the bytes of a page leave. `then`: bytes of room that a record with them takes. `begun`: whether this send has published something
+    /// before.
     ///
     /// # Errors
     ///
@@ -168,29 +176,48 @@ impl Connection {
         tx: &mut Tx,
         page: &Page,
         then: usize,
+        begun: bool,
         flags: SendFlags,
     ) -> Result<Way> {
-        let Some(domain) = Domain::of(page) else { return Ok(Way::Copied) };
+        if !self.may_lend(tx, page)? {
+            return Ok(Way::Copied);
+        }
+        let (Some(domain), Tx::Ring(ring)) = (Domain::of(page), tx) else { return Ok(Way::Copied) };
+        match domain.bound() {
+            Some(bound) => Ok(Way::Lent(bound.name())),
+            None => Ok(self
+                .admit(ring, domain, then, begun, flags)?
+                .map_or(Way::Copied, |bound| Way::Lent(bound.name()))),
+        }
+    }
+
+    /// Returns whether a page can be lent here, as far as that is known before the peer is told anything: its pool is shared with this peer, or may be.
+    ///
+    /// # Errors
+    ///
+    /// EXDEV; EBUSY for a page that a child has inherited.
+    #[inline]
+    pub fn may_lend(&self, tx: &Tx, page: &Page) -> Result<bool> {
+        let Some(domain) = Domain::of(page) else { return Ok(false) };
         if !domain.is_own() {
             return Err(Error::new(Op::Send, Errno::BUSY).about("loan").because(
                 "it is of a pool that was made before a fork, and is the parent's, whose memory the child has not",
             ));
         }
-        let Tx::Ring(ring) = tx else { return Ok(Way::Copied) };
+        let Tx::Ring(ring) = tx else { return Ok(false) };
         // Only the lender's own process knows what is lent.
-        if self.lender.get().is_some_and(|lender| !lender.is_own()) {
-            return Ok(Way::Copied);
+        let lender = self.lender.get();
+        if lender.is_some_and(|lender| !lender.is_own()) {
+            return Ok(false);
         }
         match domain.bound() {
-            Some(bound) if self.lender.get().is_some_and(|mine| bound.is_of(mine)) => {
-                Ok(Way::Lent(bound.name()))
-            }
+            Some(bound) if lender.is_some_and(|mine| bound.is_of(mine)) => Ok(true),
             Some(_) => Err(Error::new(Op::Send, Errno::XDEV).about("loan").because(
                 "its pool is shared with the peer of another stream, for ever; make one for each peer",
             )),
-            None => Ok(self
-                .admit(ring, domain, then, flags)?
-                .map_or(Way::Copied, |bound| Way::Lent(bound.name()))),
+            // Where several processes hold the end, each would lend the same slots.
+            None => Ok(domain.bytes() <= ring.producer.header().info.0.max_shared.load(Relaxed)
+                && !(lender.is_none() && self.others().were_there())),
         }
     }
 
@@ -205,8 +232,24 @@ impl Connection {
         (sent, result.and(short))
     }
 
+    /// Waits until there is a slot to lend in. `begun`: whether this send has published something before. The receiver may sleep, and gives slots
+    /// back when it has that.
+    #[inline]
+    fn wait_for_slot(&self, ring: &mut TxRing, lender: &Lender, begun: bool, flags: SendFlags) -> Result<()> {
+        let Some(slots) = &mut ring.slots else { return Ok(()) };
+        if slots.has_free() || lender.find_free(slots) {
+            return Ok(());
+        }
+        if begun {
+            // SeqCst, between what was published and the look at the doorbell: pairs with the receiver's fence between arming and its last look.
+            fence(SeqCst);
+            self.ring_under_lock()?;
+        }
+        lender.wait_for_slot(self, slots, flags)
+    }
+
     /// Lends the parts that `next` gives: `most` of them, or as many as there are slots and room for, but at
-    /// least one.
+    /// least one. `begun`: whether this send has published something before.
     ///
     /// # Errors
     ///
@@ -217,22 +260,21 @@ impl Connection {
         tx: &mut Tx,
         name: u32,
         most: usize,
+        begun: bool,
         flags: SendFlags,
         mut next: impl FnMut() -> Option<Part>,
     ) -> Result<usize> {
         let (Tx::Ring(ring), Some(lender)) = (tx, self.lender.get()) else {
             return Err(Error::new(Op::Send, Errno::NOTCONN));
         };
+        // The slot comes first, so that an identity is never told alone. Nobody else takes it: the sending side is held.
+        self.wait_for_slot(ring, lender, begun, flags)?;
         let stride = ring.producer.stride();
         ring.say_identity(self, stride, flags)?;
         let most = most.min(ring.room(self, most * stride, stride, flags, &mut None)? / stride);
         let TxRing { producer, slots: Some(slots), .. } = ring else {
             return Err(Error::new(Op::Send, Errno::NOTCONN));
         };
-        if !slots.has_free() && !lender.find_free(slots) {
-            // Nobody else takes the slot: the sending side is held.
-            lender.wait_for_slot(self, slots, flags)?;
-        }
         let (mut at, mut bytes) = (0, 0);
         let lent = lender.lend(slots, most, |slot| {
             let Part { page, offset, len, notif } = next()?;
@@ -250,23 +292,16 @@ impl Connection {
         Ok(lent)
     }
 
-    /// Binds a pool to this stream, and sends its memfd to the peer. None where the peer maps no such pool.
+    /// Binds a pool that may be lent to this stream, and sends its memfd to the peer. None where its pages are to be copied after all.
     #[cold]
     fn admit<'a>(
         self: &Arc<Connection>,
         ring: &mut TxRing,
         domain: &'a Domain,
         then: usize,
+        begun: bool,
         flags: SendFlags,
     ) -> Result<Option<&'a Bound>> {
-        let most = ring.producer.header().info.0.max_shared.load(onecopy_sync::atomic::Ordering::Relaxed);
-        if domain.bytes() > most {
-            return Ok(None);
-        }
-        // Several processes would each lend the same slots.
-        if self.others().were_there() && self.lender.get().is_none() {
-            return Ok(None);
-        }
         // Makes room for the announcement of the pool and for what comes next, so that the announcement is
         // never there alone. The room comes before the channel, which is in the receiver's queue from here
         // on.
@@ -298,12 +333,7 @@ impl Connection {
             return Ok(None);
         }
         let Some(name) = lender.name_for(domain.bytes()) else { return Ok(None) };
-        if let Some(slots) = &mut ring.slots
-            && !slots.has_free()
-            && !lender.find_free(slots)
-        {
-            lender.wait_for_slot(self, slots, flags)?;
-        }
+        self.wait_for_slot(ring, lender, begun, flags)?;
         let fd = MemoryProvider::fd(domain).ok_or_else(|| Error::new(Op::Send, Errno::INVAL))?;
         ring.send_over(self, &[fd], None, flags)?;
         if ring.channel.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &channel)) {

@@ -179,15 +179,15 @@ impl Connection {
         tx.mirror_full(self);
         tx.unlock_fenced();
         self.welcome_back();
-        // What was published is sent, whatever ringing the doorbell says. A pool may have been published even
-        // before an error.
-        let rung = self.ring_if_armed();
         match result {
             Ok(fate) => {
+                // What was published is sent, whatever ringing the doorbell says.
+                let _ = self.ring_if_armed();
                 segment.free(fate);
                 Ok(len)
             }
-            Err(error) => Err(self.not_sent(rung.err().unwrap_or(error), len, len, segment, flags)),
+            // A pool that was published before an error wakes nobody: a receive would wait.
+            Err(error) => Err(self.not_sent(error, len, len, segment, flags)),
         }
     }
 
@@ -209,13 +209,34 @@ impl Connection {
             }
             Tx::Kernel { .. } => 0,
         };
+        // What is refused is refused before the peer is told anything: a pool that came alone would make it look for a record.
+        let (mut parts, mut lent) = (Parts { bytes: head.len(), references: 0 }, 0);
         for fragment in segment.payload().fragments() {
-            names.push(match self.way(tx, fragment.page(), then, flags)? {
+            lent += fragment.len();
+            if self.may_lend(tx, fragment.page())? {
+                parts.references += 1;
+            } else {
+                // Bytes come before references, so what stands before it is copied, too.
+                parts = Parts { bytes: parts.bytes + std::mem::take(&mut lent), references: 0 };
+            }
+        }
+        if parts.references > MAX_PARTS {
+            return Err(Error::new(Op::Send, Errno::MSGSIZE).about("chain").because(
+                "at most 256 parts of pages go with one record; send several records, or make larger pages",
+            ));
+        }
+        if let Tx::Ring(ring) = &*tx
+            && parts.references > 0
+            && parts.len() > record::largest(ring.producer.ring().capacity())
+        {
+            return Err(too_long());
+        }
+        for fragment in segment.payload().fragments() {
+            names.push(match self.way(tx, fragment.page(), then, false, flags)? {
                 Way::Lent(name) => Some(name),
                 Way::Copied => None,
             });
         }
-        // Bytes come before references. So if a fragment is copied, everything before it is copied, too.
         let copied = names.iter().rposition(Option::is_none).map_or(0, |last| last + 1);
         let names: Vec<u32> = names.into_iter().skip(copied).flatten().collect();
         let bytes = gathered(head, segment.payload(), copied)?;
@@ -230,11 +251,6 @@ impl Connection {
         };
         let parts = Parts { bytes: slices.iter().map(|slice| slice.len()).sum(), references: names.len() };
         let capacity = ring.producer.ring().capacity();
-        if names.len() > MAX_PARTS {
-            return Err(Error::new(Op::Send, Errno::MSGSIZE).about("chain").because(
-                "at most 256 parts of pages go with one record; send several records, or make larger pages",
-            ));
-        }
         if parts.len() > record::largest(capacity) {
             return Err(too_long());
         }

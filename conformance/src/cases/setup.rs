@@ -133,6 +133,13 @@ pub const CASES: &[Case] = &[
         listener_gone,
     ),
     Case::same(
+        "setup.listener_gone_send",
+        "the same, where the client sends first: EPIPE, and then recv ECONNRESET (a record's send ECONNRESET, and then recv end)",
+        Linux,
+        "EPIPE, EPIPE, ECONNRESET",
+        listener_gone_send,
+    ),
+    Case::same(
         "setup.getpeername_unconnected",
         "getpeername unconnected ENOTCONN",
         Both,
@@ -384,6 +391,14 @@ fn listener_gone(cx: &Ctx<'_>) -> Outcome {
     drop(server);
     let first = rx(&*client, 9, Rx::default())?;
     Ok(format!("{first}, {}, {}", tx(&*client, b"hi")?, rx(&*client, 9, Rx::default())?))
+}
+
+fn listener_gone_send(cx: &Ctx<'_>) -> Outcome {
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
+    let client = cx.imp.connect(cx.kind, &cx.path("s"))?;
+    drop(server);
+    let first = tx(&*client, b"hi")?;
+    Ok(format!("{first}, {}, {}", tx(&*client, b"ho")?, rx(&*client, 9, Rx::default())?))
 }
 
 fn getpeername_unconnected(cx: &Ctx<'_>) -> Outcome {

@@ -328,6 +328,21 @@ pub fn queued(fd: impl AsFd) -> io::Result<usize> {
     rustix::io::ioctl_fionread(fd).map(|n| n as usize)
 }
 
+/// Returns whether a record of somebody with a name is in the queue of a seqpacket socket, be it of no bytes. The end of a stream has no name; nor have
+/// records of a peer that was never bound, which this can't tell from the end.
+///
+/// # Errors
+///
+/// ECONNRESET, which the kernel reports once.
+pub fn has_named_record(fd: impl AsFd) -> io::Result<bool> {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match rustix::net::recvfrom(fd, &mut [0u8; 0], flags) {
+        Ok((_, _, name)) => Ok(name.is_some()),
+        Err(Errno::CONNRESET) => Err(Errno::CONNRESET),
+        Err(_) => Ok(false),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -464,3 +464,26 @@ fn as_many_descriptors_as_go_may_go_with_the_first_record() {
         assert_eq!(descriptors(), before);
     }
 }
+
+/// Only its name tells a record of no bytes from the end, once that has come too.
+#[test]
+fn descriptors_of_an_empty_record_come_before_the_end() {
+    alone!();
+    let name = SocketAddr::from_abstract_name(format!("onecopy-empty-{}", std::process::id())).unwrap();
+    let listener = SeqListener::bind(name.clone()).unwrap();
+    for looks in [false, true] {
+        let client = SeqPacket::connect(name.clone()).unwrap();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        client.send_fds(b"", &[write.as_fd()]).unwrap();
+        drop((client, write));
+        let (server, _) = listener.accept().unwrap();
+        if looks {
+            assert_eq!(server.readable_bytes().unwrap(), 0);
+        }
+        let came = server.recv_fds(&mut [0; 9]).unwrap();
+        assert_eq!(fds(&came), (0, 1));
+        drop(came);
+        assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0), "its last copy was that one");
+        assert!(server.recv_record(&mut [0; 9]).unwrap().flags.contains(ReceivedFlags::END));
+    }
+}

@@ -199,9 +199,7 @@ impl Connection {
                 Errno::PERM if attached.credentials.is_some() => self.no_channel(errno),
                 Errno::MSGSIZE => too_long(),
                 // The kernel reported the reset while it was not known what the peer is, and it was kept.
-                Errno::PIPE if self.take_noted_reset() && self.counters().sent.get() > 0 => {
-                    Error::new(Op::Send, Errno::CONNRESET)
-                }
+                Errno::PIPE if self.take_noted_reset() => Error::new(Op::Send, Errno::CONNRESET),
                 errno => Error::new(Op::Send, errno),
             }
         })?;

@@ -403,7 +403,11 @@ impl Core {
                 // after the peek.
                 let ended =
                     control::hung_up(self.fd()) && control::queued(self.fd()).is_ok_and(|bytes| bytes == 0);
-                if ended { Peek::End } else { Peek::Byte }
+                match ended.then(|| control::has_named_record(self.fd())) {
+                    Some(Ok(false)) => Peek::End,
+                    Some(Err(errno)) => Peek::Failed(errno),
+                    Some(Ok(true)) | None => Peek::Byte,
+                }
             }
             peek => peek,
         }
@@ -415,12 +419,26 @@ impl Core {
         if self.kind == Kind::Stream {
             return Ok(bytes);
         }
+        if bytes > 0 {
+            return Ok(1);
+        }
         // Only poll(2) shows a record of no bytes, and there it looks like the end if that has come too.
-        let empty = || {
-            control::wait(self.fd(), PollFlags::IN | PollFlags::RDHUP, Some(Duration::ZERO))
-                .is_ok_and(|events| events.contains(PollFlags::IN) && !events.contains(PollFlags::RDHUP))
-        };
-        Ok(usize::from(bytes > 0 || empty()))
+        let events = control::wait(self.fd(), PollFlags::IN | PollFlags::RDHUP, Some(Duration::ZERO));
+        let events = events.unwrap_or(PollFlags::empty());
+        if !events.contains(PollFlags::IN) {
+            return Ok(0);
+        }
+        if !events.contains(PollFlags::RDHUP) {
+            return Ok(1);
+        }
+        match control::has_named_record(self.fd()) {
+            Ok(is_there) => Ok(usize::from(is_there)),
+            Err(_) => {
+                // The kernel tells it once; the next receive reports it.
+                self.note_reset();
+                Ok(0)
+            }
+        }
     }
 
     /// Asks the kernel what it has now. Keeps an error that the kernel reports once, until the caller was

@@ -193,6 +193,7 @@ impl Rendezvous {
 
     /// Looks at the visits that have come, until one has brought what the connection with that nonce waits for.
     pub fn look_for(&self, nonce: &Nonce) -> Option<Visit> {
+        self.waiting.receive_late();
         for _ in 0..VISITS {
             if let Some(visit) = self.waiting.take(nonce) {
                 return Some(visit);

@@ -10,24 +10,23 @@
 //! connected the connection, and the rendezvous belongs to the process that listens. So no third process can
 //! bring rings in a client's name, or be brought some.
 
-use crate::control;
 use crate::members::patience::BRIEFLY;
 use onecopy_ring::Ring;
 use onecopy_ring::memory::Nonce;
 use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_sys::scm::{self, Space};
-use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, UCred, sockopt};
+use std::collections::VecDeque;
 use std::io::IoSliceMut;
-use std::time::Duration;
 
 /// What comes with the memfd.
 pub const VISIT: &[u8] = b"v";
-/// How long a server waits for the message of a visitor that has connected.
-const MESSAGE: Duration = Duration::from_millis(2);
-/// The most visits that a server looks at before it looks at its own connection again.
-pub const VISITS: usize = 16;
+/// The most visitors that a server looks at before it looks at its own connection again.
+pub const VISITS: usize = 256;
+/// The most visitors that have connected and said nothing yet. An honest one speaks at once, so those that came first go first.
+const SILENT: usize = 16;
 
 /// The process at the other end of a socket: the one that has connected it, or that listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +52,14 @@ impl Process {
 /// The accepted connections of a listener that wait for rings.
 #[derive(Debug, Default)]
 pub struct Waiting {
-    list: Mutex<Vec<Waiter>>,
+    list: Mutex<List>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    waiters: Vec<Waiter>,
+    /// Visitors that have said nothing yet. Nobody waits for them.
+    silent: VecDeque<OwnedFd>,
 }
 
 #[derive(Debug)]
@@ -79,47 +85,71 @@ impl Visit {
 
 impl Waiting {
     /// Takes the list. A fork may have left it locked, by a thread that this process does not have.
-    fn list(&self) -> Option<MutexGuard<'_, Vec<Waiter>>> {
+    fn list(&self) -> Option<MutexGuard<'_, List>> {
         self.list.lock_for(BRIEFLY)
     }
 
     /// Notes that the connection with that nonce waits, if that is not known.
     pub fn begin(&self, nonce: Nonce) {
         let Some(mut list) = self.list() else { return };
-        if !list.iter().any(|waiter| waiter.nonce == nonce) {
-            list.push(Waiter { nonce, brought: None });
+        if !list.waiters.iter().any(|waiter| waiter.nonce == nonce) {
+            list.waiters.push(Waiter { nonce, brought: None });
         }
     }
 
-    /// Notes that the connection with that nonce waits no more.
+    /// Notes that the connection with that nonce waits no more. With the last one, the visitors that have said nothing are sent away.
     pub fn end(&self, nonce: &Nonce) {
         let gone = self.list().and_then(|mut list| {
-            let at = list.iter().position(|waiter| waiter.nonce == *nonce)?;
-            Some(list.swap_remove(at))
+            let at = list.waiters.iter().position(|waiter| waiter.nonce == *nonce)?;
+            let waiter = list.waiters.swap_remove(at);
+            let silent =
+                if list.waiters.is_empty() { std::mem::take(&mut list.silent) } else { VecDeque::new() };
+            Some((waiter, silent))
         });
-        // Its descriptors are closed without the lock.
+        // The descriptors are closed without the lock.
         drop(gone);
     }
 
     /// Takes what was brought for the connection with that nonce.
     pub fn take(&self, nonce: &Nonce) -> Option<Visit> {
-        self.list()?.iter_mut().find(|waiter| waiter.nonce == *nonce)?.brought.take()
+        self.list()?.waiters.iter_mut().find(|waiter| waiter.nonce == *nonce)?.brought.take()
     }
 
-    /// Receives a visitor's message, and keeps it for whom it is for. A visitor without one, or for nobody who
-    /// waits here, is sent away; it may come again.
+    /// Receives what visitors say that had said nothing before.
+    pub fn receive_late(&self) {
+        let silent = self.list().map(|mut list| std::mem::take(&mut list.silent));
+        silent.into_iter().flatten().for_each(|line| self.receive(line));
+    }
+
+    /// Receives a visitor's message, and keeps it for whom it is for. One that says nothing yet is looked at again. One that has something else to say, or
+    /// something for nobody who waits here, is sent away; it may come again.
     pub fn receive(&self, line: OwnedFd) {
-        let Ok(_) = control::wait(line.as_fd(), PollFlags::IN, Some(MESSAGE)) else { return };
         let mut byte = [0; VISIT.len()];
         let came = scm::recv(&line, &mut [IoSliceMut::new(&mut byte)], Space::Few, RecvFlags::DONTWAIT);
-        let Ok(mut came) = came else { return };
+        let mut came = match came {
+            Ok(came) => came,
+            Err(Errno::AGAIN) => return self.keep(line),
+            Err(_) => return,
+        };
         let Some(rings) = came.fds.pop().filter(|_| came.fds.is_empty() && byte == VISIT) else { return };
         let Some(nonce) = Ring::label(&rings) else { return };
         let visit = Visit { rings, line };
         let before = self.list().and_then(|mut list| {
-            let waiter = list.iter_mut().find(|waiter| waiter.nonce == nonce)?;
+            let waiter = list.waiters.iter_mut().find(|waiter| waiter.nonce == nonce)?;
             waiter.brought.replace(visit)
         });
         drop(before);
+    }
+
+    /// Keeps a visitor that has said nothing yet, if anybody waits.
+    fn keep(&self, line: OwnedFd) {
+        let sent_away = self.list().and_then(|mut list| {
+            if list.waiters.is_empty() {
+                return Some(line);
+            }
+            list.silent.push_back(line);
+            if list.silent.len() > SILENT { list.silent.pop_front() } else { None }
+        });
+        drop(sent_away);
     }
 }

@@ -351,7 +351,8 @@ impl<'p, A: Pages + ?Sized> Writer<'p, A> {
     }
 
     /// Copies every fragment shorter than the copy-break together with its neighbours, if that frees memory
-    /// (tcp_collapse()). Returns by how much the true size fell, in bytes.
+    /// (tcp_collapse()). One that fills its page stays where it is, unless there is room for it in the page before. Returns by how much
+    /// the true size fell, in bytes.
     ///
     /// # Errors
     ///
@@ -360,7 +361,8 @@ impl<'p, A: Pages + ?Sized> Writer<'p, A> {
         chain.host()?;
         let mut packed = Chain::new();
         for fragment in chain.fragments() {
-            if fragment.len() < self.copy_break {
+            let fills = fragment.len() == fragment.page().len() && packed.tailroom() == 0;
+            if fragment.len() < self.copy_break && !fills {
                 self.append(&mut packed, fragment.host_bytes())?;
             } else {
                 packed.append(fragment.clone())?;

@@ -120,14 +120,28 @@ impl SegmentQueue {
 
     /// Copies what is shorter than the writer's copy-break together with its neighbours, where that frees memory ([`Writer::collapse`]): in
     /// segments of our own memory. A peer's and a device's stay as they are, and keep their pages: of such ones a queue is bounded by what it
-    /// refuses, not by what it copies. Returns by how much the true size fell, in bytes.
+    /// refuses, not by what it copies. Begins with the first bytes, and ends once `enough` bytes of memory are won ([`u64::MAX`] for all that
+    /// can be). A segment that lies in as few of the writer's pages as it can is not looked at again. Returns by how much the true size
+    /// fell, in bytes.
     ///
     /// # Errors
     ///
     /// [`ChainError::NoPage`], with the segments before done.
-    pub fn collapse<A: Pages + ?Sized>(&mut self, writer: &Writer<'_, A>) -> Result<u64, ChainError> {
+    pub fn collapse<A: Pages + ?Sized>(
+        &mut self,
+        writer: &Writer<'_, A>,
+        enough: u64,
+    ) -> Result<u64, ChainError> {
+        let page = writer.pages().page_len() as usize;
+        let packs = |payload: &Chain| {
+            let least = payload.len().div_ceil(page.max(1)) * page;
+            payload.kind() == Some(Kind::Host) && payload.true_size() > least
+        };
         let mut freed = 0;
-        for segment in self.list.iter_mut().filter(|segment| segment.payload().kind() == Some(Kind::Host)) {
+        for segment in self.list.iter_mut().filter(|segment| packs(segment.payload())) {
+            if freed >= enough {
+                break;
+            }
             let now = writer.collapse(segment.payload_mut())? as u64;
             self.true_size -= now;
             freed += now;

@@ -141,7 +141,7 @@ fn what_came_out_of_order_is_trimmed_joined_and_collapsed_where_it_can_be_read()
         block.push(page(&gpu, 100));
     }
     assert_eq!((block.len(), block.true_size()), (4000, 40 * PAGE as u64));
-    let freed = block.collapse(&Writer::new(&ours)).unwrap();
+    let freed = block.collapse(&Writer::new(&ours), u64::MAX).unwrap();
     assert_eq!(freed, 19 * PAGE as u64, "ours lie in one page now");
     assert_eq!((block.true_size(), in_use(&ours), in_use(&gpu)), (21 * PAGE as u64, 1, 20));
     // Nothing helps against what nobody can read but to let go of the last of it.
@@ -161,4 +161,47 @@ fn what_came_out_of_order_is_trimmed_joined_and_collapsed_where_it_can_be_read()
     assert_eq!(read.payload().host().unwrap().to_vec(), [[5; 250].as_slice(), &[7; 2000]].concat());
     drop((read, received));
     assert_eq!((in_use(&ours), in_use(&gpu)), (0, 0));
+}
+
+#[test]
+fn collapsing_leaves_full_pages_where_they_lie_and_ends_when_it_is_enough() {
+    let ours = host(200);
+    let writer = Writer::new(&ours).copy_break(usize::MAX);
+    let full = |byte: u8| bytes(&ours, &[byte; PAGE]);
+    let mut queue = SegmentQueue::new();
+    queue.push(full(1));
+    queue.push(bytes(&ours, &[2; 10]));
+    let first = queue.first().unwrap().payload().fragments().next().unwrap().page().clone();
+    // All lies in as few pages as it can: nothing is copied.
+    assert_eq!(queue.collapse(&writer, u64::MAX).unwrap(), 0);
+    for byte in 3..6 {
+        queue.push(full(byte));
+        queue.push(bytes(&ours, &[byte + 10; 10]));
+    }
+    assert_eq!(queue.true_size(), 8 * PAGE as u64);
+    assert_eq!(queue.collapse(&writer, u64::MAX).unwrap(), 3 * PAGE as u64);
+    let after = queue.first().unwrap().payload();
+    assert!(after.fragments().next().unwrap().page().is_same(&first), "the first one was full");
+    let expected: Vec<u8> =
+        [(1, PAGE), (2, 10), (3, PAGE), (13, 10), (4, PAGE), (14, 10), (5, PAGE), (15, 10)]
+            .iter()
+            .flat_map(|&(byte, len)| std::iter::repeat_n(byte, len))
+            .collect();
+    assert_eq!(after.host().unwrap().to_vec(), expected);
+    // Of several segments only those that it takes.
+    let mut queue = SegmentQueue::new();
+    for byte in 0..4 {
+        let mut long = Segment::default();
+        (0..40).for_each(|_| long.concat(bytes(&ours, &[byte; 1000])).unwrap());
+        queue.push(long);
+    }
+    assert_eq!(queue.segments().count(), 4);
+    let sizes = |queue: &SegmentQueue| -> Vec<usize> {
+        queue.segments().map(|segment| segment.payload().true_size() / PAGE).collect()
+    };
+    assert_eq!(sizes(&queue), [40; 4]);
+    assert_eq!(queue.collapse(&writer, 31 * PAGE as u64).unwrap(), 60 * PAGE as u64);
+    assert_eq!(sizes(&queue), [10, 10, 40, 40]);
+    queue.collapse(&writer, u64::MAX).unwrap();
+    assert_eq!((sizes(&queue), queue.true_size()), (vec![10; 4], 40 * PAGE as u64));
 }

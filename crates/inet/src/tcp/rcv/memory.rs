@@ -54,7 +54,7 @@ impl Receiver {
             }
             if bloated(&self.queue) {
                 // Without pages it stays as it is.
-                let _ = self.queue.collapse(&writer);
+                let _ = self.queue.collapse(&writer, u64::MAX);
             }
         }
         accepted.collapsed = held.saturating_sub(self.held());

@@ -170,7 +170,7 @@ impl Reassembly {
             let before = block.bytes.true_size();
             if bloated(&block.bytes) {
                 // Without pages it stays as it is.
-                let _ = block.bytes.collapse(writer);
+                let _ = block.bytes.collapse(writer, u64::MAX);
             }
             self.held = self.held - before + block.bytes.true_size();
         }

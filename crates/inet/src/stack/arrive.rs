@@ -126,7 +126,7 @@ impl Stack {
         let (settings, full) = (listener.settings.clone(), listener.is_full());
         let Some(Slot::Request(pending)) = self.sockets.get_mut(id) else { return };
         let mut lower = Lower { ip: &mut self.ip, ends, now };
-        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, (0, 0, 0));
+        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, &self.spare, (0, 0, 0));
         let answer = pending.request.arrive(&mut ctx, &settings, header, len);
         match answer {
             Answer::Nothing => self.timers.set(id.index(), pending.request.deadline()),
@@ -161,7 +161,7 @@ impl Stack {
         let hold = self.ports.inherit(&listener.hold, ends.local.ip);
         let lengths = lengths(&self.ip, now, &ends);
         let mut lower = Lower { ip: &mut self.ip, ends, now };
-        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, lengths);
+        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, &self.spare, lengths);
         let connection = Connection::accepted(&mut ctx, settings, &agreed, &arrived.header);
         let connected = Connected {
             connection,
@@ -255,7 +255,7 @@ impl Stack {
         let settings = listener.settings.clone();
         let Some(Slot::Request(pending)) = self.sockets.get_mut(id) else { return };
         let mut lower = Lower { ip: &mut self.ip, ends, now };
-        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, (0, 0, 0));
+        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, &self.spare, (0, 0, 0));
         if pending.request.advance(&mut ctx, &settings) {
             self.timers.set(id.index(), pending.request.deadline());
         } else {

@@ -185,7 +185,7 @@ impl Stack {
         let offset = self.clock_offset(&ends);
         let lengths = lengths(&self.ip, now, &ends);
         let mut lower = Lower { ip: &mut self.ip, ends, now };
-        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, lengths);
+        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, &self.spare, lengths);
         let connection = match early {
             Some((attempt, data, waits)) => {
                 Connection::connect_early(&mut ctx, settings, (number, offset), attempt, data, waits)

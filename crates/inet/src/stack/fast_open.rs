@@ -89,7 +89,7 @@ impl Stack {
         let hold = self.ports.inherit(&listener.hold, ends.local.ip);
         let lengths = lengths(&self.ip, now, &ends);
         let mut lower = Lower { ip: &mut self.ip, ends, now };
-        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, lengths);
+        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, &self.spare, lengths);
         let Arrived { header, payload, .. } = arrived;
         let agreed = request.agreed();
         let connection = Connection::answer_early(&mut ctx, settings, agreed, &header, payload, cookie);

@@ -1,6 +1,7 @@
 //! How a connection's segments become packets.
 
 use super::demux::Ends;
+use super::spare::Spare;
 use crate::ip::{self, Interface, NotSent, Reason};
 use crate::tcp::memory::Pressure;
 use crate::tcp::{Config, Context, Emit, Outgoing, Sent, Stats, Wake};
@@ -34,6 +35,7 @@ pub(super) fn context<'a>(
     config: &'a Config,
     stats: &'a mut Stats,
     out: &'a mut Lower<'_>,
+    pages: &'a Spare,
     (mtu, super_segment, fragments): (u32, u32, usize),
 ) -> Context<'a> {
     Context {
@@ -47,7 +49,7 @@ pub(super) fn context<'a>(
         pressure: Pressure::None,
         memory_left: u64::MAX,
         memory_share: u64::MAX,
-        pages: None,
+        pages: Some(pages),
         mtu,
         super_segment,
         fragments,

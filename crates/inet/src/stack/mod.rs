@@ -23,6 +23,7 @@ mod lower;
 mod memory;
 mod room;
 mod socket;
+mod spare;
 mod udp;
 
 pub use room::{RoomId, RoomStats};
@@ -40,6 +41,7 @@ use onecopy_link::Packet;
 use ports::Ports;
 use slab::{Id, Slab};
 use socket::{Over, Slot};
+use spare::Spare;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
@@ -117,6 +119,7 @@ pub struct Stack {
     /// What all connections keep.
     shared: memory::Shared,
     rooms: room::Rooms,
+    spare: Spare,
     /// Where the payload of the packet that is being taken in lies, if that is no ordinary memory.
     arriving: Option<RoomId>,
     udp: udp::Udp,
@@ -144,6 +147,7 @@ impl Stack {
             over: 0,
             shared: memory::Shared::default(),
             rooms: room::Rooms::default(),
+            spare: Spare::new(config.tcp.memory[2]),
             arriving: None,
             udp,
             config: config.tcp,
@@ -252,7 +256,7 @@ impl Stack {
         let connected = self.sockets.get_mut(id)?.connected_mut()?;
         let lengths = lengths(&self.ip, now, &connected.ends);
         let mut lower = Lower { ip: &mut self.ip, ends: connected.ends, now };
-        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, lengths);
+        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, &self.spare, lengths);
         (ctx.pressure, ctx.memory_left) =
             (self.shared.pressure(&self.config), self.shared.left(&self.config));
         ctx.memory_share = share;
@@ -421,6 +425,7 @@ impl Stack {
         self.ports.rest();
         self.udp.rest();
         self.shared.rest();
+        self.spare.rest();
         self.timers.rest();
         self.events.shrink_to_fit();
     }

@@ -70,7 +70,9 @@ counters! {
         aborted_on_memory,
         /// Data received out of order (TcpExtTCPOFOQueue).
         out_of_order,
-        /// What came out of order was let go of again (TcpExtTCPRcvCollapsed's neighbour, OfoPruned).
+        /// Times that what had come was copied together, since it kept more memory than it had bytes for (TcpExtTCPRcvCollapsed counts packets).
+        collapsed,
+        /// What came out of order was let go of again (TcpExtOfoPruned).
         pruned,
         /// Connections given up for want of answers (TcpExtTCPAbortOnTimeout).
         timed_out,

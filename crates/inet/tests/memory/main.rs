@@ -249,3 +249,28 @@ fn nothing_is_counted_that_is_gone() {
     assert_eq!(world.memory(), 0);
     world.end();
 }
+
+#[test]
+fn little_pieces_behind_a_hole_share_pages_and_none_is_given_up() {
+    let mut world = World::new(|_| ());
+    let pair = world.pair();
+    world.set(VICTIM, pair, |set| set.receive_buffer = Some(16_384));
+    world.set(PEER, pair, |set| set.nodelay = true);
+    let first = world.first_byte(PEER, pair);
+    world.drop_from_peer(move |tcp, len| len > 0 && tcp.seq == first);
+    // As many as are sent at once. No ACK comes back, so that nothing is sent again.
+    world.drop_to_peer(true);
+    for _ in 0..10 {
+        world.send(PEER, pair, 1).unwrap();
+        assert!(world.memory() <= 16_384 + 4096, "{} bytes", world.memory());
+    }
+    let stats = world.stack(VICTIM).tcp_stats();
+    assert!(stats.out_of_order == 9 && stats.collapsed > 0, "{stats:?}");
+    world.keep_all();
+    world.drop_to_peer(false);
+    world.run(10 * SECOND);
+    world.read(VICTIM, pair);
+    let stats = world.stack(VICTIM).tcp_stats();
+    assert_eq!((world.got(VICTIM, pair), stats.pruned, stats.no_memory), (10, 0, 0));
+    world.end();
+}

@@ -125,6 +125,11 @@ impl World {
         Pair(self.pairs.len() - 1)
     }
 
+    pub fn set(&mut self, side: usize, pair: Pair, change: impl FnOnce(&mut tcp::Settings)) {
+        let id = self.ids(pair)[side];
+        self.stacks[side].tcp_set(self.now, id, change).unwrap();
+    }
+
     /// What the peer sends and `which` says is lost.
     pub fn drop_from_peer(&mut self, which: impl Fn(&Tcp, usize) -> bool + 'static) {
         self.drops.push(Box::new(which));

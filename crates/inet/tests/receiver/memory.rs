@@ -1,7 +1,8 @@
 //! For what there is memory.
 
-use crate::world::{MS, World, agreed, in_use, stream};
+use crate::world::{MS, MSS, World, agreed, in_use, stream};
 use onecopy_chain::{Chain, Fragment};
+use onecopy_inet::tcp::memory::Pressure;
 use onecopy_inet::tcp::rcv::{AckWhen, Limits, Refused};
 use onecopy_inet::wire::Flags;
 use onecopy_pool::{DeviceId, PagePool, PoolConfig, provider::Opaque};
@@ -34,6 +35,60 @@ fn little_pieces_are_copied_together() {
         assert!(world.rcv.held() <= 65_536 + PAGE);
     }
     assert_eq!(world.read_stream(), 400);
+}
+
+/// A window that was said is a promise: what comes in it is taken, though each piece keeps a page. Also where the buffer is smaller than a
+/// page, or the program made it smaller since.
+#[test]
+fn what_a_window_promised_is_taken() {
+    for (buffer, later) in
+        [(2304, None), (4608, None), (20_000, None), (200_000, None), (200_000, Some(2304))]
+    {
+        for len in [1, 7, 100, 1460, 3000] {
+            let mut world = limited(buffer);
+            let mut edge = world.rcv.edge();
+            if let Some(later) = later {
+                world.rcv.set_buffer(later);
+            }
+            for _ in 0..3000 {
+                let len = world.rcv.window_left().min(len);
+                if len == 0 {
+                    break;
+                }
+                let (accepted, _) = world.give(world.nxt(), len);
+                assert_eq!((accepted.refused, accepted.readable), (None, len), "{buffer} {later:?}");
+                world.ack();
+                assert!(!world.rcv.edge().before(edge), "the edge went back");
+                edge = world.rcv.edge();
+                let most = u64::from(buffer.max(4 * PAGE as u32));
+                assert!(world.rcv.held() <= most + most / 8 + 2 * PAGE, "{} of {buffer}", world.rcv.held());
+            }
+            assert!(world.read_stream() >= 1000);
+            assert_eq!(in_use(&world.pool), 0);
+        }
+    }
+}
+
+/// Memory is gone for all connections together: this one may use what it wins by copying, and no more.
+#[test]
+fn who_wins_memory_by_copying_may_use_it_though_there_is_none() {
+    let mut world = limited(200_000);
+    for at in 0..20 {
+        world.give(at, 1);
+    }
+    assert_eq!(world.rcv.held(), 20 * PAGE);
+    world.rcv.set_pressure(Pressure::Full);
+    for at in 20..200 {
+        let (accepted, _) = world.give(at, 1);
+        assert_eq!((accepted.refused, accepted.readable), (None, 1));
+        assert!(accepted.collapsed >= PAGE && world.rcv.held() == 2 * PAGE);
+    }
+    // A whole one wins nothing.
+    world.give(200, MSS.into());
+    assert_eq!(world.give(200 + u32::from(MSS), MSS.into()).0.refused, Some(Refused::Memory));
+    assert_eq!(world.ack().0, 0);
+    world.rcv.set_pressure(Pressure::None);
+    assert_eq!(world.read_stream(), 200 + u32::from(MSS));
 }
 
 /// Pieces with holes between them are blocks of their own, and cannot be copied together: the highest go first.

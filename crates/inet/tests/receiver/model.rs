@@ -72,6 +72,7 @@ impl Model {
             assert!(now >= at + len, "what fills the first hole is taken");
         }
         if at <= was && accepted.refused == Some(Refused::Memory) {
+            assert!(!self.world.lends, "what the window promised is kept, where it can be copied together");
             let bare_fin = self.came[self.len as usize];
             assert!(self.world.rcv.available() > 0 && (bare_fin || !self.world.rcv.has_holes()));
         } else if len > 0 && accepted.refused != Some(Refused::Memory) {
@@ -79,7 +80,9 @@ impl Model {
         }
         // The pages that are kept, which may be counted twice where a segment lies around others, never less than once.
         let kept = in_use(&self.world.pool) * 4096;
-        assert!(kept <= self.most + 4096 && kept <= self.world.rcv.held(), "{kept}");
+        // Beyond the buffer: one segment, or what was promised, as dense as it can be.
+        let most = self.most + self.most / 8 + 5 * 4096;
+        assert!(kept <= most && kept <= self.world.rcv.held(), "{kept}");
         if due == AckWhen::Now {
             // The one case in which the edge goes back.
             let shut = accepted.refused == Some(Refused::Memory) && at <= was;

@@ -5,6 +5,7 @@ mod device;
 mod fast_open;
 mod fast_open_hostile;
 mod kinds;
+mod little;
 mod local_congestion;
 mod net;
 mod notify;

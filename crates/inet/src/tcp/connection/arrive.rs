@@ -285,6 +285,7 @@ impl Connection {
         let took = self.rcv.accept(&moment, Arrival { header, payload, cut, ecn }, ctx.pages);
         ctx.stats.bytes_in += u64::from(took.readable);
         ctx.stats.out_of_order += u64::from(took.out_of_order);
+        ctx.stats.collapsed += u64::from(took.collapsed > 0);
         ctx.stats.pruned += u64::from(took.reneged > 0);
         match took.refused {
             Some(Refused::Old | Refused::Overlap) => ctx.stats.duplicate += 1,

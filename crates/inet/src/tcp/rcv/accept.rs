@@ -148,7 +148,8 @@ impl Receiver {
         pages: Option<&dyn Pages>,
     ) -> Accepted {
         let mut accepted = Accepted::default();
-        if !self.make_room(incoming.seq, pages, &mut accepted) {
+        let own = payload.payload().true_size() as u64;
+        if !self.make_room(incoming.seq, own, pages, &mut accepted) {
             self.acks.owed |= Owed::ACK | Owed::AT_ONCE | Owed::NO_MEMORY;
             if incoming.len > 0 && !self.queue.is_empty() {
                 accepted.refused = Some(Refused::Memory);
@@ -156,7 +157,6 @@ impl Receiver {
             }
         }
         let (before, held) = (self.nxt, self.held());
-        let own = payload.payload().true_size() as u64;
         let known = self.nxt.since(incoming.seq) as u32;
         let payload = skip(payload, known.min(incoming.len));
         if let Some(behind) = &mut self.behind {
@@ -230,11 +230,11 @@ impl Receiver {
     ) -> Accepted {
         let mut accepted = Accepted::default();
         self.look_at_ecn(incoming.ecn);
-        if !self.make_room(incoming.seq, pages, &mut accepted) {
+        let own = payload.payload().true_size() as u64;
+        if !self.make_room(incoming.seq, own, pages, &mut accepted) {
             accepted.refused = Some(Refused::Memory);
             return accepted;
         }
-        let own = payload.payload().true_size() as u64;
         self.measure(&incoming, own);
         self.acks.owed |= Owed::ACK;
         let held = self.held();

@@ -21,10 +21,12 @@
 //!
 //! # Memory
 //!
-//! All that was not read counts by the pages that it keeps, against the buffer. Beyond that (by one segment at most): what this process can
-//! read is copied together, then the highest bytes behind a hole are given up (docs/decisions/0044). So what fills the first hole always
-//! finds room, but where the bytes in order alone are too many, because the program does not read: then it is dropped, and the window is
-//! shut, the one case in which its edge goes back.
+//! All that was not read counts by the pages that it keeps, against the buffer. Beyond that (by one segment at most) what this process can
+//! read is copied together, first what wins a quarter of its memory, then as little as it takes. What lies in as few pages as its bytes
+//! need stays, also beyond the buffer: the peer was promised as much. Where that is not so, since bytes cannot be read, lie between
+//! holes, or there are no pages to copy to, the highest bytes behind a hole are given up (docs/decisions/0044). So what fills the first hole
+//! is taken, but where the bytes in order alone cannot be kept: since nobody can read them here, or since memory is gone for all
+//! connections together. Then it is dropped and counted, and the window is shut, the one case in which its edge goes back.
 
 mod accept;
 mod ack;

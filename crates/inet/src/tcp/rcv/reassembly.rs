@@ -164,16 +164,30 @@ impl Reassembly {
         }
     }
 
-    /// Copies together what can be read.
-    pub fn collapse<P: Pages + ?Sized>(&mut self, writer: &Writer<'_, P>) {
-        for block in &mut self.blocks {
-            let before = block.bytes.true_size();
-            if bloated(&block.bytes) {
-                // Without pages it stays as it is.
-                let _ = block.bytes.collapse(writer, u64::MAX);
+    /// Bytes of data in its blocks, and how many these are.
+    pub fn extents(&self) -> (u64, u64) {
+        (self.blocks.iter().map(|block| block.bytes.len()).sum(), self.blocks.len() as u64)
+    }
+
+    /// Copies together what can be read, where `worth` says so of a block, until `enough` bytes of memory are won. Returns how many are.
+    pub fn collapse<P: Pages + ?Sized>(
+        &mut self,
+        writer: &Writer<'_, P>,
+        worth: impl Fn(&SegmentQueue) -> bool,
+        enough: u64,
+    ) -> u64 {
+        let held = self.held;
+        for block in self.blocks.iter_mut().filter(|block| worth(&block.bytes)) {
+            let won = held - self.held;
+            if won >= enough {
+                break;
             }
+            let before = block.bytes.true_size();
+            // Without pages it stays as it is.
+            let _ = block.bytes.collapse(writer, enough - won);
             self.held = self.held - before + block.bytes.true_size();
         }
+        held - self.held
     }
 
     /// Lets go of the highest bytes, those in front of `incoming` excepted, as long as `enough` does not say so of the memory that
@@ -298,9 +312,11 @@ impl Reassembly {
     }
 }
 
-/// Whether copying together would free a quarter of the memory. (What was copied so is not copied again.)
-pub(super) fn bloated(bytes: &SegmentQueue) -> bool {
-    bytes.true_size() / 4 * 3 > bytes.len()
+/// Whether copying together into pages of `page` bytes would free a quarter of the memory, if all can be read. (What was copied so is not
+/// copied again, nor is one byte in a page of its own: who sends such ones with holes between them costs no more than others.)
+pub(super) fn bloated(bytes: &SegmentQueue, page: u64) -> bool {
+    let least = bytes.len().div_ceil(page.max(1)) * page;
+    bytes.true_size() > least && bytes.true_size() / 4 * 3 >= least
 }
 
 /// Takes the first `len` bytes out.

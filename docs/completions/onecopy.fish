@@ -149,8 +149,8 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l addr -d 'The stac
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l gateway -d 'Where the stack\'s packets for other networks go' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l mtu -d 'Bytes of the TAP\'s longest packet, 68 to 65521; left out, what the device has (a new one: 1500)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l kernel-addr -d 'Give the kernel\'s side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l transport -d 'Who carries TCP: the kernel, the kernel through io_uring (no privilege is needed), a stack of our own (--tap), or that one if it can be had and else the kernel through io_uring. Left out: a stack of our own with --tap, the kernel without' -r -f -a "kernel\t'The kernel\'s sockets'
-kernel-uring\t'The kernel\'s TCP through io_uring, with our own sockets above it'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l transport -d 'Who carries TCP, or UDP: the kernel, the kernel through io_uring (no privilege is needed), a stack of our own (--tap), or that one if it can be had and else the kernel through io_uring. Left out: a stack of our own with --tap, the kernel without' -r -f -a "kernel\t'The kernel\'s sockets'
+kernel-uring\t'The kernel\'s TCP and UDP through io_uring, with our own sockets above it'
 stack\t'A stack of our own'
 auto\t'The latter if it can be had, else the kernel\'s through io_uring'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l send -d 'Send this file instead of standard input' -r -F

@@ -44,7 +44,7 @@ pub fn all(machine: &Machine, copy: &Copy, probes: &Probes) -> Vec<Feature> {
         streams(machine, probes),
         datagrams(probes),
         references(probes),
-        tcp(probes),
+        internet(probes),
         device_memory(probes),
         pools(machine),
         stores(copy),
@@ -149,8 +149,8 @@ fn datagrams(probes: &Probes) -> Feature {
 }
 
 /// The rule of `Transport::Auto`: a stack of our own where its TAP can be had, else the kernel's through io_uring.
-fn tcp(probes: &Probes) -> Feature {
-    const NAME: &str = "TCP";
+fn internet(probes: &Probes) -> Feature {
+    const NAME: &str = "TCP and UDP";
     const PRIVILEGE: &str = "root, or CAP_NET_ADMIN and /dev/net/tun, for a stack of our own";
     match (probes.tap.works, probes.kernel_tcp.works) {
         (true, true) => {

@@ -40,7 +40,7 @@ pub fn human(report: &Report) -> String {
         ("datagrams", &probes.datagrams),
         ("references", &probes.references),
         ("io_uring", &probes.io_uring),
-        ("TCP by io_uring", &probes.kernel_tcp),
+        ("kernel by io_uring", &probes.kernel_tcp),
         ("TAP", &probes.tap),
         ("AF_XDP", &probes.xdp),
         ("CUDA", &probes.cuda),

@@ -199,7 +199,7 @@ fn io_uring() -> Probe {
     })
 }
 
-/// The kernel's TCP below our own sockets, as `Transport::Kernel` has it.
+/// The kernel's TCP and UDP below our own sockets, as `Transport::Kernel` has it.
 fn kernel_tcp() -> Probe {
     let stack = match onecopy::Stack::builder().transport(onecopy::Transport::Kernel).build() {
         Ok(stack) => stack,
@@ -208,9 +208,9 @@ fn kernel_tcp() -> Probe {
     let registered =
         stack.link_counters().iter().any(|(name, value)| *name == "pages_registered" && *value > 0);
     Probe::works(match registered {
-        true => "sends without a copy, from registered pages; receives into pages of ours",
+        true => "TCP and UDP: sends without a copy, from registered pages; receives into pages of ours",
         false => {
-            "sends without a copy, from pages that are not registered (RLIMIT_MEMLOCK is too low); receives into pages of ours"
+            "TCP and UDP: sends without a copy, from pages that are not registered (RLIMIT_MEMLOCK is too low); receives into pages of ours"
         }
     })
 }

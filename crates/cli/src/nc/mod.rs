@@ -39,7 +39,8 @@ Examples:
   onecopy nc --unix /run/jobs.sock                  shared memory, where the peer can
   onecopy nc --tap onecopy0 --addr 10.0.0.2/24 --kernel-addr 10.0.0.1/24 10.0.0.1:9000
                                                     our own TCP, as root
-  onecopy nc --transport kernel-uring 10.0.0.1:9000 the kernel's TCP, our sockets above it
+  onecopy nc --transport kernel-uring 10.0.0.1:9000 the kernel's TCP (with --udp its
+                                                    UDP), our sockets above it
   onecopy nc --devmem --pair --generate 64M --validate 7
                                                     from one device's memory to another's
 
@@ -64,9 +65,9 @@ pub struct Args {
     udp: bool,
     #[command(flatten)]
     own: OwnStack,
-    /// Who carries TCP: the kernel, the kernel through io_uring (no privilege is needed), a stack of our own (--tap), or that one if it can be had
-    /// and else the kernel through io_uring. Left out: a stack of our own with --tap, the kernel without
-    #[arg(long, value_enum, value_name = "WAY", conflicts_with_all = ["unix", "udp"])]
+    /// Who carries TCP, or UDP: the kernel, the kernel through io_uring (no privilege is needed), a stack of our own (--tap), or that one if it
+    /// can be had and else the kernel through io_uring. Left out: a stack of our own with --tap, the kernel without
+    #[arg(long, value_enum, value_name = "WAY", conflicts_with = "unix")]
     transport: Option<Way>,
     /// Send this file instead of standard input
     #[arg(long, value_name = "FILE", conflicts_with = "no_stdin")]
@@ -107,12 +108,12 @@ pub struct Args {
     devmem: devmem::Flags,
 }
 
-/// Who carries TCP.
+/// Who carries TCP, or UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Way {
     /// The kernel's sockets.
     Kernel,
-    /// The kernel's TCP through io_uring, with our own sockets above it.
+    /// The kernel's TCP and UDP through io_uring, with our own sockets above it.
     KernelUring,
     /// A stack of our own.
     Stack,
@@ -203,7 +204,7 @@ impl Plan {
         }))
     }
 
-    /// The kernel's TCP through io_uring.
+    /// The kernel's TCP and UDP through io_uring.
     fn kernel(&self) -> anyhow::Result<(Stack, Option<String>)> {
         let stack = Stack::builder().transport(Transport::Kernel).build()?;
         if self.args.verbose {
@@ -214,7 +215,8 @@ impl Plan {
             } else {
                 "are not registered: RLIMIT_MEMLOCK (ulimit -l) is too low"
             };
-            tell!("onecopy nc: the kernel's TCP through io_uring; the pages that are sent from {how}");
+            let carried = if self.args.udp { "UDP" } else { "TCP" };
+            tell!("onecopy nc: the kernel's {carried} through io_uring; the pages that are sent from {how}");
         }
         Ok((stack, None))
     }

@@ -9,7 +9,7 @@ use super::wire::locked;
 use super::{Job, Plan};
 use crate::failure::Usage;
 use anyhow::Context;
-use onecopy::{Stack, Stats, udp};
+use onecopy::{Carrier, Stack, Stats, udp};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::mpsc;
@@ -27,6 +27,8 @@ pub struct Datagrams(Arc<Peer>);
 
 struct Peer {
     socket: OnceLock<Socket>,
+    /// What carries it.
+    carrier: OnceLock<&'static str>,
     tap: OnceLock<String>,
     sent: Mutex<Tally>,
     received: Mutex<Tally>,
@@ -38,6 +40,7 @@ impl Datagrams {
         let tally = || Mutex::new(Tally::new(plan.args.sum));
         Datagrams(Arc::new(Peer {
             socket: OnceLock::new(),
+            carrier: OnceLock::new(),
             tap: OnceLock::new(),
             sent: tally(),
             received: tally(),
@@ -119,8 +122,12 @@ impl Job for Datagrams {
         let peer = &self.0;
         let (source, sink) = (plan.source()?, plan.sink()?);
         let stack = plan.stack()?;
-        if let Some((_, Some(tap))) = &stack {
-            let _ = peer.tap.set(tap.clone());
+        if let Some((stack, tap)) = &stack {
+            let _ = peer.carrier.set(match stack.carrier() {
+                Carrier::Kernel => "kernel, by io_uring",
+                _ => "stack",
+            });
+            tap.iter().for_each(|tap| drop(peer.tap.set(tap.clone())));
         }
         let socket = peer.open(plan, stack.as_ref().map(|(stack, _)| stack), &sink)?;
         let socket = peer.socket.get_or_init(|| socket);
@@ -155,7 +162,7 @@ impl Job for Datagrams {
     fn report(&self, cut: Option<String>) -> Option<Report> {
         let peer = &self.0;
         let socket = peer.socket.get()?;
-        let carrier = if peer.tap.get().is_some() { "stack" } else { "kernel" };
+        let carrier = peer.carrier.get().unwrap_or(&"kernel");
         Some(Report {
             family: "udp",
             tap: peer.tap.get().cloned(),
@@ -180,7 +187,7 @@ fn any(like: SocketAddr) -> IpAddr {
     }
 }
 
-/// The kernel's, or one on a stack of ours.
+/// The kernel's, or one of ours: on a stack of our own, or on the kernel through io_uring.
 enum Socket {
     Kernel(UdpSocket),
     Stack(udp::Socket),
@@ -229,7 +236,7 @@ impl Socket {
         }
     }
 
-    /// How often the kernel copies a byte that passes, in calls that no socket counts: on files, and on its own sockets.
+    /// How often the kernel copies a byte that passes, in calls that no socket of ours counts: on files, and on its own sockets.
     fn copies(&self) -> usize {
         match self {
             Socket::Kernel(_) => 2,

@@ -25,7 +25,7 @@ fn usage() {
         ("nc --tap t --addr 10.0.0.2 10.0.0.1:9", "as in 10.0.0.2/24"),
         ("nc --transport stack localhost:1", "add --tap NAME"),
         ("nc --transport kernel-uring --tap t --addr 10.0.0.2/24 localhost:1", "leave it out"),
-        ("nc --transport kernel-uring --udp localhost:1", "cannot be used with"),
+        ("nc --transport stack --udp localhost:1", "add --tap NAME"),
         ("nc --transport auto unix:/x", "leave out --transport"),
         ("nc -w 0 localhost:1", "-w 0 leaves no time"),
         ("nc -w soon localhost:1", "not a time"),

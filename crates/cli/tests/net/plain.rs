@@ -1,10 +1,12 @@
 //! `nc` over the kernel and over unix sockets: nothing that takes a privilege.
 
-use crate::harness::{Running, noise, onecopy};
+use crate::harness::{Running, SOON, noise, onecopy};
 use rustix::process::Signal;
+use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// A file goes from one `nc` to another: the same bytes, the same sum at both sides, and every copy counted.
 #[test]
@@ -46,8 +48,8 @@ fn a_file_goes_over_the_kernels_tcp_by_io_uring() {
     let way = ["nc", "--transport", "kernel-uring", "--json", "-v"];
     let mut listen = way.to_vec();
     listen.extend(["-l", "127.0.0.1:0", "--recv", to.to_str().unwrap()]);
-    if onecopy::Stack::builder().transport(onecopy::Transport::Kernel).build().is_err() {
-        return eprintln!("skipped: io_uring is forbidden here");
+    if !may_use_io_uring() {
+        return;
     }
     let mut server = Running::start(&mut onecopy(&listen));
     let at = server.listens();
@@ -222,9 +224,31 @@ fn a_signal_in_the_middle_is_told() {
     assert_eq!((&report["sent"]["bytes"], &report["cut"]), (&6.into(), &"SIGINT".into()), "{report}");
 }
 
+/// Whether there is io_uring for the kernel's transport; says so if not.
+fn may_use_io_uring() -> bool {
+    let may = onecopy::Stack::builder().transport(onecopy::Transport::Kernel).build().is_ok();
+    if !may {
+        eprintln!("skipped: io_uring is forbidden here");
+    }
+    may
+}
+
 #[test]
 fn datagrams_go_both_ways() {
-    let mut server = Running::start(&mut onecopy(&["nc", "-u", "-l", "127.0.0.1:0", "-v", "--json"]));
+    datagrams(&["nc", "--udp"], "kernel");
+}
+
+#[test]
+fn datagrams_go_both_ways_by_io_uring() {
+    if may_use_io_uring() {
+        datagrams(&["nc", "--udp", "--transport", "kernel-uring"], "kernel, by io_uring");
+    }
+}
+
+/// `nc` is called so, and its peer has a socket of the kernel's.
+fn datagrams(nc: &[&str], over: &str) {
+    let with = |more: &[&str]| Running::start(&mut onecopy(&[nc, more].concat()));
+    let mut server = with(&["-l", "127.0.0.1:0", "-v", "--json"]);
     let at = server.listens();
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.connect(&at).unwrap();
@@ -239,14 +263,56 @@ fn datagrams_go_both_ways() {
     assert_eq!((server.status.code(), server.text()), (Some(143), "one"));
     let report = server.report();
     assert_eq!((&report["family"], &report["received"]["bytes"]), (&"udp".into(), &3.into()));
+    assert_eq!((&report["received"]["over"], &report["sent"]["over"]), (&over.into(), &over.into()));
 
     // Our client: it ends, since it was told to, and what it sent has come.
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let at = server.local_addr().unwrap().to_string();
-    let mut client = Running::start(&mut onecopy(&["nc", "--udp", &at, "-q", "10ms"]));
+    let mut client = with(&[&at, "-q", "10ms"]);
     client.feed(b"a datagram");
     client.end().well();
     assert_eq!(server.recv(&mut got).unwrap(), 10);
+}
+
+/// A file goes to a socket of the kernel's and comes back from it. All of it has room in the buffers at either side, so nothing is lost.
+#[test]
+fn a_file_goes_over_the_kernels_udp_by_io_uring_and_comes_back() {
+    if !may_use_io_uring() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let data = noise(70_001);
+    std::fs::write(&from, &data).unwrap();
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    peer.set_read_timeout(Some(SOON)).unwrap();
+    let at = peer.local_addr().unwrap().to_string();
+    let files = ["--send", from.to_str().unwrap(), "--recv", to.to_str().unwrap()];
+    let way = ["nc", "--udp", "--transport", "kernel-uring", "--json", "--sum", &at];
+    let client = Running::start(&mut onecopy(&[way.as_slice(), &files].concat()));
+    let (mut got, mut buffer) = (Vec::new(), vec![0; 65_536]);
+    while got.len() < data.len() {
+        let (n, whence) = peer.recv_from(&mut buffer).unwrap();
+        got.extend_from_slice(&buffer[..n]);
+        peer.send_to(&buffer[..n], whence).unwrap();
+    }
+    assert!(got == data, "what came is not what was sent");
+    let begun = Instant::now();
+    while std::fs::metadata(&to).map_or(0, |file| file.len()) < data.len() as u64 {
+        assert!(begun.elapsed() < SOON, "it does not come back");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    client.signal(Signal::TERM);
+    let client = client.end();
+    assert_eq!(client.status.code(), Some(143), "{:?}", client.said);
+    let report = client.report();
+    assert!(std::fs::read(&to).unwrap() == data);
+    for way in ["sent", "received"] {
+        assert_eq!(report[way]["sha256"], sha256sum(&from), "{report}");
+        assert_eq!((&report[way]["over"], &report["tap"]), (&"kernel, by io_uring".into(), &Value::Null));
+    }
+    // From the file and to it, and over the sockets.
+    assert_eq!(report["kernel_copied"], 4 * data.len());
 }
 
 /// Whoever waits for standard input waits asleep.

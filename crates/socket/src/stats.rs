@@ -102,6 +102,9 @@ counters! {
     doorbells,
     /// Fillers parked because the ring was full.
     fillers,
+    /// Of these, the ones that left a datagram socket writable to poll(2) while its sends say EAGAIN: the descriptor that turns that off
+    /// could not be had (EMFILE, ENFILE, ENOBUFS, ETOOMANYREFS). Close some, or raise RLIMIT_NOFILE.
+    left_writable,
     /// Times a blocking call went to sleep.
     sleeps,
     /// Times a blocking receive spun and succeeded.

@@ -5,6 +5,7 @@ use onecopy_unix::{Carrier, Config, RecvFlags, SendFlags, SocketAddr};
 use onecopy_unix_dgram::Datagram;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -227,6 +228,30 @@ fn readiness_says_what_room_there_is() {
         }
         assert!(writable(&a));
     }
+}
+
+/// What turns POLLOUT off takes a descriptor. Where none is left, the sender stays writable, and that is counted.
+#[test]
+fn who_has_no_descriptor_left_to_be_unwritable_with_is_counted() {
+    alone!();
+    let (b, name) = receiver("limited");
+    let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
+    // (poll(2) takes no more descriptors than there may be.)
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(1), maximum }).unwrap();
+    let sent = fill(&a, &[1; 1000]);
+    assert!(writable(&a));
+    assert_eq!((a.stats().left_writable, b.stats().left_writable), (1, 0));
+    setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
+    for _ in 0..sent {
+        assert_eq!(b.recv_with_flags(&mut [0; 1000], LOOK).unwrap(), 1000);
+    }
+    // The other one has what it takes, and so has this one now.
+    for socket in [&a, &c] {
+        fill(socket, &[1; 1000]);
+        assert!(!writable(socket));
+    }
+    assert_eq!((a.stats().left_writable, c.stats().left_writable), (1, 0));
 }
 
 #[test]

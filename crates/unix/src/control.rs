@@ -179,7 +179,7 @@ pub fn park(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
 /// Returns how many records the receiver takes besides the filler's own.
 ///
 /// With `shrink`, the send buffer becomes a small one if it has doorbells only. The descriptor `with` goes
-/// with the filler. It is closed with the filler, unless somebody else has it too.
+/// with the filler. It is closed with the filler, unless somebody else has it too. `with` is `None` afterwards if it could not go.
 ///
 /// # Errors
 ///
@@ -188,19 +188,18 @@ pub fn park(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
 pub fn park_record(
     fd: BorrowedFd<'_>,
     shrink: bool,
-    with: Option<BorrowedFd<'_>>,
+    with: &mut Option<BorrowedFd<'_>>,
 ) -> io::Result<Option<u32>> {
     if shrink && onecopy_sys::socket::unread_memory(fd)? <= 2 * DOORBELL_MEMORY {
         sockopt::set_socket_send_buffer_size(fd, DOORBELL_BUFFER)?;
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let bytes = filler(fd)?;
-    let mut with = with;
     loop {
         match scm::send(fd, &[IoSlice::new(&bytes)], with.as_slice(), None, flags) {
             Ok(_) => break,
             // More descriptors are in flight than RLIMIT_NOFILE allows.
-            Err(Errno::TOOMANYREFS) if with.is_some() => with = None,
+            Err(Errno::TOOMANYREFS) if with.is_some() => *with = None,
             Err(Errno::INTR) => {}
             // The queue is as full as it can be.
             Err(Errno::AGAIN) => return Ok(None),

@@ -53,6 +53,7 @@ use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
 use onecopy_sys::socket::unix_address;
 use onecopy_sys::unix_diag::Diag;
 use onecopy_unix::ancillary::attached::SendAncillary;
+use onecopy_unix::connection::Connection;
 use onecopy_unix::connection::tx::Tx;
 use onecopy_unix::core::elsewhere::Elsewhere;
 use onecopy_unix::core::kind::Kind;
@@ -212,7 +213,7 @@ impl Socket {
             }
         }
         end.settings().follow(self.settings());
-        let streamed = end.counters().user_copied_nt.get();
+        let [streamed, fillers, left] = counted(end);
         let mut tx = end.lock_tx(flags)?;
         let sent = match &mut *tx {
             Tx::Ring(ring) => out.put(end, ring, attached, flags),
@@ -221,8 +222,13 @@ impl Socket {
         if self.is_mirrored() {
             let _ = tx.park_if_full(end);
         }
+        let [streamed_now, fillers_now, left_now] = counted(end);
         tx.unlock_fenced();
         end.welcome_back();
+        if fillers_now != fillers {
+            self.counters().fillers.add_exclusive((fillers_now - fillers) as usize);
+            self.counters().left_writable.add_exclusive((left_now - left) as usize);
+        }
         // The datagram was published without a look at the doorbell; unlocking is the fence that this takes.
         // A receiver that closes a lane arms it first, looks once more, and only then closes the line. So if
         // the doorbell fails, the receiver will never see this datagram.
@@ -230,9 +236,7 @@ impl Socket {
         end.ring_if_armed()?;
         self.counters().sent.add_exclusive(len);
         self.counters().user_copied_in.add_exclusive(copied);
-        self.counters()
-            .user_copied_nt
-            .add_exclusive((end.counters().user_copied_nt.get() - streamed) as usize);
+        self.counters().user_copied_nt.add_exclusive((streamed_now - streamed) as usize);
         Ok(())
     }
 
@@ -244,4 +248,10 @@ impl Socket {
             pairing.reset(true);
         }
     }
+}
+
+/// What an end counts of a send that its datagram socket is to count, too.
+fn counted(end: &Connection) -> [u64; 3] {
+    let counters = end.counters();
+    [counters.user_copied_nt.get(), counters.fillers.get(), counters.left_writable.get()]
 }

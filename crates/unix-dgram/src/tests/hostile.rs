@@ -193,7 +193,7 @@ fn a_filler_of_a_peer_that_died_is_no_datagram() {
     let _: BorrowedFd<'_> = victim.as_fd();
     dying.send_with_flags(b"last", NOW).unwrap();
     into_victim(&dying).begin_parking(1);
-    onecopy_unix::control::park_record(dying.socket().fd(), false, None).unwrap().unwrap();
+    onecopy_unix::control::park_record(dying.socket().fd(), false, &mut None).unwrap().unwrap();
     drop(dying);
     assert_eq!(victim.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 4);
     for _ in 0..3 {

@@ -6,6 +6,7 @@
 use crate::connection::tx::{Tx, TxRing};
 use crate::control;
 use crate::core::Core;
+use crate::core::elsewhere::Elsewhere;
 use crate::core::kind::Kind;
 use onecopy_ring::PeerMisbehaved;
 use onecopy_ring::record::{Frame, With};
@@ -225,13 +226,20 @@ impl TxRing {
         let parked = match core.kind() {
             Kind::Stream => control::park(core.fd()),
             Kind::SeqPacket => {
-                // Where blocking fails, the datagram socket in front stays writable, and a send there returns
-                // EAGAIN.
-                let blocked = core.elsewhere().and_then(|elsewhere| elsewhere.block().ok());
-                control::park_record(core.fd(), true, blocked.as_ref().map(OwnedFd::as_fd))
+                let blocked = core.elsewhere().map(Elsewhere::block);
+                let blocks = blocked.as_ref().and_then(|blocked| blocked.as_ref().ok());
+                let mut with = blocks.map(OwnedFd::as_fd);
+                let parked = control::park_record(core.fd(), true, &mut with);
+                // Unwritable already, or closed, it needs nothing. Else the datagram socket in front stays writable while a send there
+                // returns EAGAIN: no failure of the send, which may wait for room all the same, but its program has to hear of it.
+                let needless = matches!(blocked, None | Some(Err(Errno::AGAIN | Errno::BADF)));
+                if with.is_none() && !needless && matches!(parked, Ok(Some(_))) {
+                    core.counters().left_writable.add_exclusive(1);
+                }
+                parked
             }
             // Its kernel socket may yet send datagrams of its own, which a small buffer would refuse.
-            Kind::Datagram => control::park_record(core.fd(), false, None),
+            Kind::Datagram => control::park_record(core.fd(), false, &mut None),
         };
         point!("filled");
         let parked = match parked {

@@ -192,11 +192,21 @@ fn small_sends_are_copied_and_say_so() {
     assert!(none.is_none());
     assert_eq!(rest.fragments().next().unwrap().offset(), 500);
     assert_eq!(notices(&socket), [(0, 0, true)]);
+    // Whoever makes the copy himself gets the bytes where they lie, as long as there is a page for it.
+    let begun = socket.begin_uncopied(page.share(), Tell::Handle, &writer, 0).unwrap();
+    assert!(begun.is_copied() && begun.data.notif().is_none());
+    let lies = |chain: &Chain| chain.fragments().next().unwrap().page().clone();
+    assert!(lies(begun.data.payload()).is_same(&lies(&page)));
+    assert!(socket.end(begun).0.is_none(), "nothing of it was taken");
+    let none = PagePool::new(PoolConfig::new().limit(1), Heap::new()).unwrap();
+    let _last = none.alloc().unwrap();
+    let begun = socket.begin_uncopied(page.share(), Tell::Handle, &Writer::new(&none), 0);
+    assert!(matches!(begun, Err((_, Refused::Pinned { .. }))), "it is lent, and nothing is allowed");
     // Not smaller: it is charged, and nothing is allowed.
     let (_, why) = socket.begin(chain(&pool, 1000), Tell::Notice, &writer, 0).unwrap_err();
     assert!(matches!(why, Refused::Pinned { .. }));
     let counts = account.counts();
-    assert_eq!((counts.copied_small, counts.lent, counts.refused_pinned), (2, 0, 1));
+    assert_eq!((counts.copied_small, counts.lent, counts.refused_pinned), (3, 0, 2));
     // Measured: whatever it is, a page is not dearer to lend than to copy for ever.
     account.set_allowance(Allowance { small: Small::Measured, ..unlimited() });
     assert!(!socket.begin(chain(&pool, 1 << 20), Tell::Notice, &writer, 0).unwrap().is_copied());

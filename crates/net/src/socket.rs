@@ -28,6 +28,8 @@ pub(crate) trait Protocol {
     /// What `onecopy ss` shows.
     const TYPE: Type;
     const NAME: registry::Protocol;
+    /// It is a stream, and copies of small sends join what waits.
+    const APPENDS: bool;
 
     fn open(inet: &mut stack::Stack) -> std::result::Result<Id, Self::Cause>;
     fn close(inet: &mut stack::Stack, now: u64, id: Id);

@@ -148,3 +148,28 @@ fn what_nobody_can_read_stays_where_it_is() {
     }
     assert_eq!((got, kept(&gpu)), (10_000, 0));
 }
+
+/// As tcp_sendmsg() does with the last sk_buff: what has not left yet takes more bytes, in its page and in its segment.
+#[test]
+fn small_sends_behind_a_closed_window_share_pages_and_segments() {
+    let (mut net, a, b) = connected(4608);
+    let now = net.now();
+    assert_eq!(send(&mut net.a, &net.pool, now, a, &bytes(0, 5000)), 5000);
+    net.run(10 * MS);
+    let now = net.now();
+    let (before, left) = (kept(&net.pool), net.a.stack.tcp_stats().segments_out);
+    for at in (5000..15_000).step_by(10) {
+        assert_eq!(send(&mut net.a, &net.pool, now, a, &bytes(at, 10)), 10);
+    }
+    assert!(kept(&net.pool) <= before + LARGE, "{} bytes more", kept(&net.pool) - before);
+    net.b.stack.tcp_set(now, b, |set| set.receive_buffer = Some(200_000)).unwrap();
+    let mut got = Vec::new();
+    while got.len() < 15_000 {
+        let now = net.now();
+        receive(&mut net.b, now, b, &mut got);
+        net.run(10 * MS);
+    }
+    assert!(got == bytes(0, 15_000));
+    let segments = net.a.stack.tcp_stats().segments_out - left;
+    assert!(segments < 30, "{segments} segments for 1,000 sends");
+}

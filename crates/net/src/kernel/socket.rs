@@ -468,7 +468,7 @@ impl fmt::Debug for Stream {
 }
 
 /// What the kernel takes: any number of parts, in the host's memory.
-pub(super) const TAKES: Takes = Takes { fragments: usize::MAX, unreadable: false };
+pub(super) const TAKES: Takes = Takes { fragments: usize::MAX, unreadable: false, appends: false };
 
 /// What a socket has for sends that are told of; nothing is copied for its size in user space, where the kernel would copy it again.
 pub(super) fn made<'a>(lender: &'a OnceLock<Lender>, shared: &Shared) -> Result<&'a Lender> {

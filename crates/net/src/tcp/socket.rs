@@ -6,8 +6,8 @@ use crate::error::of;
 use crate::socket::{Common, Protocol, Way};
 use crate::stack::Shard;
 use crate::zerocopy::{At, Lender, NotSent, Range, Small, Taken};
-use onecopy_chain::notify::Segment;
 use onecopy_chain::notify::zerocopy::Tell;
+use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, Kind};
 use onecopy_copy::Hint;
 use onecopy_inet::stack::slab::Id;
@@ -33,6 +33,7 @@ impl Protocol for Tcp {
     type Settings = Settings;
     const TYPE: Type = Type::Stream;
     const NAME: registry::Protocol = registry::Protocol::Tcp;
+    const APPENDS: bool = true;
 
     fn open(inet: &mut Stack) -> Result<Id, Error> {
         inet.tcp_open()
@@ -110,6 +111,34 @@ pub(crate) fn connect(
     begun.map_err(|error| error.about("address"))?;
     socket.named();
     Ok(Arc::new(socket))
+}
+
+/// Sends a copy of bytes from the front of `data`, behind what waits in the same pages, and takes them off.
+fn append(
+    shard: &mut Shard,
+    id: Id,
+    now: u64,
+    data: &mut Segment<Chain>,
+    hint: Hint,
+    flags: SendFlags,
+) -> Result<usize, Error> {
+    let (inet, pool) = shard.parts();
+    let mut given = 0;
+    loop {
+        let host = data.payload().host().map_err(|_| Error::Invalid)?;
+        let Some(slice) = host.slices().next() else { return Ok(given) };
+        let (len, mut how) = (slice.len(), inet_flags(flags));
+        if len < data.payload().len() {
+            how.remove(inet::SendFlags::END_OF_RECORD);
+            how |= inet::SendFlags::MORE;
+        }
+        let n = inet.tcp_send_bytes(now, id, slice, &writer(pool, hint), how)?;
+        data.advance(n, Fate::Sent).map_err(|_| Error::Invalid)?;
+        given += n;
+        if n < len {
+            return Ok(given);
+        }
+    }
 }
 
 impl Endpoint for Socket {
@@ -222,12 +251,16 @@ impl Connection for Socket {
     }
 
     fn lend(&self, chain: Chain, tell: Tell, flags: SendFlags) -> Result<Taken, NotSent> {
-        Socket::lend(self, chain, tell, flags, |shard, id, now, data| {
+        let hint = self.common().hint(flags);
+        Socket::lend(self, chain, tell, flags, |shard, id, now, data, copies| {
             if data.payload().is_empty() {
                 return Ok(0);
             }
             // As much as there is room for, until it is all.
-            let n = shard.inet_mut().tcp_send(now, id, data, inet_flags(flags))?;
+            let n = match copies {
+                true => append(shard, id, now, data, hint, flags)?,
+                false => shard.inet_mut().tcp_send(now, id, data, inet_flags(flags))?,
+            };
             if data.payload().is_empty() { Ok(n) } else { Err(Error::WouldBlock) }
         })
     }

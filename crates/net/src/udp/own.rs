@@ -40,6 +40,7 @@ impl Protocol for Udp {
     type Settings = Settings;
     const TYPE: Type = Type::Datagram;
     const NAME: registry::Protocol = registry::Protocol::Udp;
+    const APPENDS: bool = false;
 
     fn open(inet: &mut stack::Stack) -> std::result::Result<Id, Cause> {
         inet.udp_open()
@@ -209,7 +210,7 @@ impl Endpoint for Socket {
         envelope: &Envelope,
         flags: SendFlags,
     ) -> std::result::Result<Taken, NotSent> {
-        Socket::lend(self, chain, tell, flags, |shard, id, now, data| {
+        Socket::lend(self, chain, tell, flags, |shard, id, now, data, _| {
             shard.inet_mut().udp_send(now, id, data, envelope)
         })
     }

@@ -50,6 +50,8 @@ pub(crate) struct Takes {
     pub fragments: usize,
     /// A device's memory.
     pub unreadable: bool,
+    /// Whoever takes it makes the copy of what is to be one, behind the bytes that he has.
+    pub appends: bool,
 }
 
 impl Lender {
@@ -86,7 +88,10 @@ impl Lender {
         self.with(|zerocopy| {
             zerocopy.set_link(takes.fragments, takes.unreadable);
             let number = zerocopy.next();
-            let begun = zerocopy.begin(chain, tell, writer, now);
+            let begun = match takes.appends {
+                true => zerocopy.begin_uncopied(chain, tell, writer, now),
+                false => zerocopy.begin(chain, tell, writer, now),
+            };
             begun.map(|begun| (begun, number)).map_err(|(_, why)| refused(Op::Send, why))
         })
     }

@@ -95,13 +95,19 @@ impl<P: Protocol> Socket<P> {
     }
 
     /// Sends `chain` by `give`, which takes bytes from the front of what it gets, and says that it would block as long as it is to be called
-    /// again.
+    /// again. Told to (only where the protocol [appends](Protocol::APPENDS)), it takes copies of them.
     pub fn lend(
         &self,
         chain: Chain,
         tell: Tell,
         flags: SendFlags,
-        mut give: impl FnMut(&mut Shard, Id, u64, &mut Segment<Chain>) -> std::result::Result<usize, P::Cause>,
+        mut give: impl FnMut(
+            &mut Shard,
+            Id,
+            u64,
+            &mut Segment<Chain>,
+            bool,
+        ) -> std::result::Result<usize, P::Cause>,
     ) -> std::result::Result<Taken, NotSent> {
         let (dont_wait, hint) = (flags.contains(SendFlags::DONTWAIT), self.common().hint(flags));
         let begin = |lender: &Lender, chain| {
@@ -109,7 +115,8 @@ impl<P: Protocol> Socket<P> {
             self.with(|shard, _, now| {
                 let (inet, pool) = shard.parts();
                 let link = inet.interface().capabilities();
-                let takes = Takes { fragments: link.fragments, unreadable: link.unreadable };
+                let (fragments, unreadable) = (link.fragments, link.unreadable);
+                let takes = Takes { fragments, unreadable, appends: P::APPENDS };
                 lender.begin(takes, chain, tell, &Writer::new(pool).hint(hint), now)
             })
         };
@@ -118,7 +125,7 @@ impl<P: Protocol> Socket<P> {
             let sent = self.call(Op::Send, Way::Write, dont_wait, |shard, id, now| {
                 let copies = shard.copies_of(begun.data.payload());
                 let before = begun.data.payload().len();
-                let given = give(shard, id, now, &mut begun.data);
+                let given = give(shard, id, now, &mut begun.data, copied && P::APPENDS);
                 // What was taken counts, whatever it says of the rest.
                 let n = before - begun.data.payload().len();
                 if n > 0 {

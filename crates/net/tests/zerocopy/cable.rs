@@ -1,9 +1,11 @@
 //! Streams over a cable: what comes back, and what it says.
 
 use crate::world::{NEVER, chain, is_ours_alone, pair, pattern, pool, stacks, stacks_with};
+use onecopy_net::tcp::{Listener, Stream};
 use onecopy_net::zerocopy::{Allowance, Small};
 use onecopy_net::{Driver, SendFlags};
 use std::io::{ErrorKind, Read};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 #[test]
@@ -45,6 +47,41 @@ fn a_small_one_is_copied_and_says_so() {
     client.set_small(Some(Small::Below(0))).unwrap();
     client.send_zerocopy(chain(&pool, &pattern(999))).unwrap().wait();
     assert_eq!((client.stats().user_copied_in, a.zerocopy_counts().lent), (999, 1));
+}
+
+/// Their copies share pages, as those of plain sends do: here are hardly any.
+#[test]
+fn small_ones_behind_a_window_that_is_shut_share_pages() {
+    let (a, b) = stacks_with(Driver::Thread, |builder| builder.pages(16));
+    a.set_zerocopy_allowance(Allowance { small: Small::Below(1000), ..NEVER });
+    let listener = Listener::bind(&b, SocketAddr::from(([10, 0, 0, 2], 0))).unwrap();
+    listener.set(|settings| settings.receive_buffer = Some(4608)).unwrap();
+    let client = Stream::connect(&a, listener.local_addr().unwrap()).unwrap();
+    let mut server = listener.accept().unwrap().0;
+    // More than the window.
+    let (pool, data) = (pool(), pattern(20_000));
+    assert_eq!(client.send(&data[..10_000]).unwrap(), 10_000);
+    // Each second one lies in two pieces.
+    let small = |bytes: &[u8], whole: bool| match whole {
+        true => chain(&pool, bytes),
+        false => {
+            let mut both = chain(&pool, &bytes[..3]);
+            both.concat(&mut chain(&pool, &bytes[3..])).unwrap();
+            both
+        }
+    };
+    let mut waiting = 0;
+    for (n, bytes) in data[10_000..].chunks(10).enumerate() {
+        let sent = client.send_zerocopy(small(bytes, n % 2 == 0)).unwrap();
+        assert_eq!(sent.len(), 10);
+        assert!(sent.try_wait().unwrap().1.copied);
+        waiting += 1;
+    }
+    assert_eq!((a.zerocopy_counts().copied_small, a.zerocopy_counts().lent), (waiting, 0));
+    assert_eq!(client.stats().user_copied_in, 20_000);
+    let mut all = vec![0; 20_000];
+    server.read_exact(&mut all).unwrap();
+    assert!(all == data);
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Whether what goes to the socket is a copy.
+    /// Whether what goes to the socket is a copy, or is to be copied there ([`Zerocopy::begin_uncopied`]).
     pub fn is_copied(&self) -> bool {
         self.original.is_some()
     }
@@ -100,6 +100,36 @@ impl Zerocopy {
         tell: Tell,
         writer: &Writer<'_, A>,
         now_ns: u64,
+    ) -> Result<Begun, (Chain, Refused)> {
+        self.begin_by(chain, tell, writer, now_ns, copy)
+    }
+
+    /// As [`Zerocopy::begin`], for a socket that makes the copy by itself, behind the bytes that it has: so small sends share pages. What is to
+    /// be a copy ([`Begun::is_copied`]) comes by reference, without a notification, and no reference to it may be kept.
+    ///
+    /// # Errors
+    ///
+    /// As [`Zerocopy::begin`].
+    pub fn begin_uncopied<A: Pages + ?Sized>(
+        &mut self,
+        chain: Chain,
+        tell: Tell,
+        writer: &Writer<'_, A>,
+        now_ns: u64,
+    ) -> Result<Begun, (Chain, Refused)> {
+        // Where there is no page for a copy, it goes by reference, and is told of.
+        self.begin_by(chain, tell, writer, now_ns, |chain, writer| {
+            writer.pages().alloc().ok().map(|_| chain.share())
+        })
+    }
+
+    fn begin_by<A: Pages + ?Sized>(
+        &mut self,
+        chain: Chain,
+        tell: Tell,
+        writer: &Writer<'_, A>,
+        now_ns: u64,
+        copy: impl FnOnce(&Chain, &Writer<'_, A>) -> Option<Chain>,
     ) -> Result<Begun, (Chain, Refused)> {
         let allowance = self.shared.state.lock().allowance;
         let small = match self.small.unwrap_or(allowance.small) {

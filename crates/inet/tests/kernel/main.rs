@@ -4,6 +4,7 @@
 mod crowd;
 mod echo;
 mod http;
+mod little;
 mod loss;
 mod programs;
 mod random;

@@ -273,3 +273,36 @@ fn what_a_view_writes_is_counted() {
     drop(server);
     assert_eq!(view.write_to(&sink).unwrap(), n);
 }
+
+#[test]
+fn nobody_sleeps_on_what_can_leave() {
+    for driver in [Driver::Thread, Driver::Caller] {
+        let (a, b) = stacks_with(driver, Wait::Block);
+        let listener = Listener::bind(&b, at(0)).unwrap();
+        let to = listener.local_addr().unwrap();
+        // The reader has the last handle, and sees to it that the end is delivered.
+        drop(b);
+        let reader = thread::spawn(move || {
+            let mut got = Vec::new();
+            listener.accept().unwrap().0.read_to_end(&mut got).map(|_| got)
+        });
+        let mut client = Stream::connect(&a, to).unwrap();
+        // The least there is: one call waits for room again and again, and gives a little each time. The cable has room for all of it.
+        client.set(|settings| settings.send_buffer = Some(0)).unwrap();
+        let sent = pattern(1 << 20);
+        let writer = {
+            let sent = sent.clone();
+            thread::spawn(move || client.write_all(&sent))
+        };
+        let room = || a.with(|inet| inet.interface().room());
+        let all = room();
+        while !writer.is_finished() {
+            assert_eq!(room(), all, "the lock is free, and packets wait");
+        }
+        writer.join().unwrap().unwrap();
+        while !reader.is_finished() {
+            a.drive(Duration::from_millis(1)).unwrap();
+        }
+        assert!(reader.join().unwrap().unwrap() == sent);
+    }
+}

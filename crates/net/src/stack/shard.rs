@@ -287,9 +287,24 @@ impl Shard {
     }
 
     /// Tells whoever waits, and sends what is to be sent as far as the link takes it. Returns whether the thread that drives should look.
+    ///
+    /// Behind it there is nothing left to tell: who sleeps next would not be woken for it.
     pub(super) fn settle(&mut self, now: u64) -> bool {
-        let mut leader = false;
         self.rx.settle(&mut self.inet, now);
+        let mut leader = self.tell();
+        while self.link.room(now) > 0
+            && let Some(packet) = self.inet.transmit()
+        {
+            self.link.transmit(now, packet);
+        }
+        // What left has made room, which others wait for. If all has left, nobody waits for the link any more.
+        leader |= self.tell();
+        leader
+    }
+
+    /// Tells whoever waits what has happened. Returns whether the thread that drives should look.
+    fn tell(&mut self) -> bool {
+        let mut leader = false;
         while let Some(event) = self.inet.event() {
             let Some(Some(attended)) = self.sockets.get(event.id.index() as usize) else { continue };
             if attended.waiter.id != event.id {
@@ -301,11 +316,6 @@ impl Shard {
             attended.waiter.tell();
             self.show(event.id);
             leader |= self.leader.is_some_and(|leader| leader.socket == Some(event.id));
-        }
-        while self.link.room(now) > 0
-            && let Some(packet) = self.inet.transmit()
-        {
-            self.link.transmit(now, packet);
         }
         leader
     }

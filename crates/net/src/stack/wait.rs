@@ -91,8 +91,9 @@ impl Inner {
                 let _leads = Leads(self);
                 return self.lead(shard, waiter, patience, limit, learnt, attempt);
             }
-            self.finish(&mut shard, now);
+            // Counted before: what the attempt has left to be sent may leave now, and make the room that it waits for.
             let seen = waiter.seen();
+            self.finish(&mut shard, now);
             waiter.going_to_sleep();
             shard.followers.push(Arc::clone(waiter));
             drop(shard);
@@ -128,9 +129,10 @@ impl Inner {
     ) -> Result<R, Gone> {
         shard.leader = Some(Leader { socket: Some(waiter.id()), asleep: None });
         let mut now = self.now();
+        // Counted before: what the attempt has left to be sent may leave now, and make the room that it waits for.
+        let mut seen = waiter.seen();
         // The stack's own thread is not to be woken meanwhile.
         self.finish(&mut shard, now);
-        let mut seen = waiter.seen();
         let budget = match wait {
             Wait::Block => 0,
             Wait::Spin => u32::MAX,
@@ -140,7 +142,9 @@ impl Inner {
         let mut spins = budget > 0;
         let mut slept = false;
         let result = loop {
-            if spins {
+            if waiter.seen() != seen {
+                // It was told already.
+            } else if spins {
                 drop(shard);
                 spin_loop();
                 shard = self.lock();
@@ -163,6 +167,8 @@ impl Inner {
                 if let Some(result) = attempt(&mut shard, now) {
                     break Ok(result);
                 }
+                // Part of it may be done: a send that has filled what there was room for. That leaves before anybody sleeps.
+                shard.settle(now);
             }
             if limit.is_some_and(|limit| limit <= now) {
                 break Err(Gone::Late);

@@ -4,5 +4,6 @@ mod alike;
 mod batches;
 mod descriptor;
 mod hostile;
+mod room;
 mod trains;
 mod world;

@@ -1,18 +1,16 @@
 //! Who sleeps.
 
+use crate::LONG;
 use std::sync::mpsc;
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-/// A thread that has no CPU does not get to where it sleeps, however long others wait for it: so this is long.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// Runs `work` on a thread of its own, and returns once it sleeps in the kernel, or has ended.
 ///
 /// # Panics
 ///
-/// If it does neither for a minute.
+/// If it does neither within [`LONG`].
 pub fn asleep<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
     work: impl FnOnce() -> T + Send + 's,
@@ -44,9 +42,9 @@ pub fn begun<'s, T: Send + 's>(
 ///
 /// # Panics
 ///
-/// If it does neither for a minute.
+/// If it does neither within [`LONG`].
 pub fn wait_asleep(task: i32) {
-    assert!(falls_asleep(task, PATIENCE), "thread {task} does not fall asleep");
+    assert!(falls_asleep(task, LONG), "thread {task} does not fall asleep");
 }
 
 /// As [`wait_asleep`], for so long: whether it does either.

@@ -28,7 +28,7 @@ fn polled(fds: &[BorrowedFd<'_>], limit: Duration) -> Vec<bool> {
 fn until(stacks: &[Stack; 2], mut done: impl FnMut() -> bool) {
     while !done() {
         let fds = stacks.each_ref().map(|stack| stack.poll_fd().unwrap());
-        let ready = polled(&fds, Duration::from_secs(30));
+        let ready = polled(&fds, onecopy_testing::LONG);
         assert!(ready.contains(&true), "no descriptor says that there is something to do");
         for (stack, _) in stacks.iter().zip(&ready).filter(|(_, ready)| **ready) {
             while stack.drive(Duration::ZERO).unwrap() {}
@@ -103,7 +103,7 @@ fn nothing_to_do_is_told_too() {
     // Another stack's packet is something again.
     client.send(b"y").unwrap();
     let fd = stacks[1].poll_fd().unwrap();
-    assert_eq!(polled(&[fd], Duration::from_secs(30)), [true]);
+    assert_eq!(polled(&[fd], onecopy_testing::LONG), [true]);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_link_that_is_gone_is_no_reason_to_drive_for_ever() {
     let [a, b] = stacks();
     let fd = a.poll_fd().unwrap();
     drop(b);
-    assert_eq!(polled(&[fd], Duration::from_secs(30)), [true]);
+    assert_eq!(polled(&[fd], onecopy_testing::LONG), [true]);
     while a.drive(Duration::ZERO).unwrap() {}
     assert!(!a.is_up());
     assert_eq!(polled(&[fd], Duration::ZERO), [false]);

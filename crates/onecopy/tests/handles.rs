@@ -24,6 +24,7 @@ fn kernel() -> Config {
 
 #[test]
 fn a_clone_is_the_same_socket_with_a_descriptor_of_its_own() {
+    alone!();
     for config in [Config::default(), kernel()] {
         let (a, b) = Stream::pair_with(&config).unwrap();
         let clone = a.try_clone().unwrap();
@@ -56,6 +57,7 @@ fn a_clone_is_the_same_socket_with_a_descriptor_of_its_own() {
 
 #[test]
 fn clones_of_records_and_datagrams_too() {
+    alone!();
     let (a, b) = SeqPacket::pair().unwrap();
     let clone = a.try_clone().unwrap();
     drop(a);
@@ -127,6 +129,7 @@ fn a_clone_polls_as_the_socket_does_and_leaves_nothing() {
 
 #[test]
 fn a_socket_with_clones_is_not_given_away() {
+    alone!();
     let config = Config { passable: true, ..Config::default() };
     let (a, b) = Stream::pair_with(&config).unwrap();
     let clone = a.try_clone().unwrap();
@@ -141,6 +144,7 @@ fn a_socket_with_clones_is_not_given_away() {
 
 #[test]
 fn sockets_of_std_stay_with_the_kernel_and_go_back() {
+    alone!();
     let (a, mut plain) = UnixStream::pair().unwrap();
     a.set_nonblocking(true).unwrap();
     a.set_write_timeout(Some(Duration::from_secs(7))).unwrap();
@@ -176,6 +180,7 @@ fn sockets_of_std_stay_with_the_kernel_and_go_back() {
 
 #[test]
 fn what_is_more_than_a_plain_socket_is_not_given_back() {
+    alone!();
     let (a, _b) = Stream::pair().unwrap();
     let NotPassed { error, socket } = UnixStream::try_from(a).unwrap_err();
     assert_eq!(error.raw_os_error(), OPNOTSUPP, "{error}");
@@ -201,6 +206,7 @@ fn what_is_more_than_a_plain_socket_is_not_given_back() {
 
 #[test]
 fn a_socket_is_not_given_back_under_a_view() {
+    alone!();
     let (a, mut plain) = UnixStream::pair().unwrap();
     let ours = Stream::from(a);
     plain.write_all(b"seen").unwrap();
@@ -216,6 +222,7 @@ fn a_socket_is_not_given_back_under_a_view() {
 
 #[test]
 fn listeners_come_from_std_go_back_and_have_clones() {
+    alone!();
     let std_name = std::os::unix::net::SocketAddr::try_from(&name("listener")).unwrap();
     let listener = Listener::from(UnixListener::bind_addr(&std_name).unwrap());
     let clone = listener.try_clone().unwrap();
@@ -239,6 +246,7 @@ fn listeners_come_from_std_go_back_and_have_clones() {
 
 #[test]
 fn a_listener_is_gone_through() {
+    alone!();
     let listener = Listener::bind(name("incoming")).unwrap();
     let clients: Vec<_> = (0..4).map(|_| Stream::connect(name("incoming")).unwrap()).collect();
     for (socket, client) in listener.incoming().take(2).zip(&clients) {
@@ -261,6 +269,7 @@ fn a_listener_is_gone_through() {
 
 #[test]
 fn a_client_may_have_a_name_of_its_own() {
+    alone!();
     let listener = Listener::bind(name("named")).unwrap();
     let client = Stream::connect_from(name("client"), name("named")).unwrap();
     let (server, from) = listener.accept().unwrap();
@@ -280,6 +289,7 @@ fn a_client_may_have_a_name_of_its_own() {
 
 #[test]
 fn setters_have_getters() {
+    alone!();
     use onecopy::{Policy, Reader};
     let (a, _b) = Stream::pair().unwrap();
     a.set_policy(Policy::Cached);

@@ -53,7 +53,7 @@ impl Ear {
     fn until(&mut self, list: fn(&Ear) -> &Vec<Token>, token: Token) {
         let began = Instant::now();
         while !list(self).contains(&token) {
-            assert!(began.elapsed() < Duration::from_secs(20), "no event");
+            assert!(began.elapsed() < onecopy_testing::LONG, "no event");
             self.listen(Duration::from_secs(1));
         }
         self.forget();
@@ -116,7 +116,7 @@ impl<T: Read + Write> Peer for T {}
 fn a_stream_tells_each_edge_once() {
     for (mut stream, mut peer) in streams() {
         let mut ear = Ear::of(&mut stream, A);
-        ear.listen(Duration::from_secs(20));
+        ear.listen(onecopy_testing::LONG);
         assert_eq!((&ear.readable, &ear.writable), (&vec![], &vec![A]), "there is room, and nothing to read");
         ear.forget();
         ear.silent();

@@ -2,7 +2,6 @@
 
 use onecopy::unix::SocketAddr;
 use onecopy::unix::tokio::Datagram;
-use std::time::Duration;
 
 const COUNT: u32 = 5000;
 
@@ -24,7 +23,7 @@ async fn flows(from: Datagram, to: Datagram) -> (Datagram, Datagram) {
 
 #[tokio::test]
 async fn a_pair_and_two_that_meet() {
-    let limit = Duration::from_secs(30);
+    let limit = onecopy_testing::LONG;
     let (a, b) = Datagram::pair().unwrap();
     let (a, b) = tokio::time::timeout(limit, flows(a, b)).await.unwrap();
     tokio::time::timeout(limit, flows(b, a)).await.unwrap();

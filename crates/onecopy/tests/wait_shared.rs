@@ -5,7 +5,7 @@
 use onecopy::unix::{Config, Listener, Records, SeqListener, SeqPacket, SharedPool, SocketAddr, Stream};
 use onecopy::{Op, Transport};
 use onecopy_sync::atomic::Ordering::Relaxed;
-use onecopy_testing::{alone, descriptors};
+use onecopy_testing::{alone, begun, descriptors, wait_asleep};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-const LONG: Option<Duration> = Some(Duration::from_secs(20));
+const LONG: Option<Duration> = Some(onecopy_testing::LONG);
 const NOT: Option<Duration> = Some(Duration::ZERO);
 const TIMEDOUT: i32 = 110;
 const OPNOTSUPP: i32 = 95;
@@ -76,6 +76,7 @@ fn both_sides_wait_and_no_byte_is_sent() {
 
 #[test]
 fn records_of_both_kinds_wait_too() {
+    alone!();
     for records in [Records::Atomic, Records::Stream] {
         let config = Config { records, ..Config::default() };
         let listener = SeqListener::bind_with(name(&format!("{records:?}")), &config).unwrap();
@@ -96,6 +97,7 @@ fn records_of_both_kinds_wait_too() {
 
 #[test]
 fn larger_rings_than_the_client_has_made_are_brought_at_once() {
+    alone!();
     let large = Config { receive_buffer: Some(1 << 20), ..Config::default() };
     let listener = Listener::bind_with(name("larger"), &large).unwrap();
     let client = Stream::connect(name("larger")).unwrap();
@@ -111,6 +113,7 @@ fn larger_rings_than_the_client_has_made_are_brought_at_once() {
 /// made only once.
 #[test]
 fn rings_that_were_too_small_are_not_joined_when_they_come_again() {
+    alone!();
     let exchange = |client: &Stream, server: &Stream| {
         for (from, to) in [(server, client), (client, server)].repeat(4) {
             to.set_read_timeout(LONG).unwrap();
@@ -147,6 +150,7 @@ fn rings_that_were_too_small_are_not_joined_when_they_come_again() {
 
 #[test]
 fn many_connections_of_one_listener_find_their_own_rings() {
+    alone!();
     let listener = Listener::bind(name("many")).unwrap();
     thread::scope(|scope| {
         for i in 0..16_u8 {
@@ -173,6 +177,7 @@ fn many_connections_of_one_listener_find_their_own_rings() {
 
 #[test]
 fn one_side_alone_waits_for_what_the_other_sends() {
+    alone!();
     let (_listener, client, server) = connected("alone", &Config::default());
     let late = client.wait_shared(Some(Duration::from_millis(30))).unwrap_err();
     assert_eq!((late.raw_os_error(), late.op()), (TIMEDOUT, Op::Wait));
@@ -267,6 +272,7 @@ fn a_listener_of_another_process_is_brought_nothing() {
 
 #[test]
 fn bytes_that_were_sent_before_come_first() {
+    alone!();
     let (_listener, client, server) = connected("before", &Config::default());
     client.send(b"early ").unwrap();
     thread::scope(|scope| {
@@ -286,6 +292,7 @@ fn bytes_that_were_sent_before_come_first() {
 
 #[test]
 fn what_stays_with_the_kernel_is_told_or_timed_out() {
+    alone!();
     let kernel = Config { transport: Transport::Kernel, ..Config::default() };
     let (a, _b) = Stream::pair_with(&kernel).unwrap();
     assert_eq!(a.wait_shared(LONG).unwrap_err().raw_os_error(), OPNOTSUPP);
@@ -320,16 +327,17 @@ fn what_stays_with_the_kernel_is_told_or_timed_out() {
 /// A rendezvous that outlived its listener would speak for whoever listens by that name next.
 #[test]
 fn the_rendezvous_goes_with_its_listener_while_a_server_waits() {
+    alone!();
     let text = format!("onecopy-4-at-s@onecopy-wait-leaves-{}", std::process::id());
     let rendezvous = SocketAddr::from_abstract_name(text).unwrap();
     let rendezvous = std::os::unix::net::SocketAddr::try_from(&rendezvous).unwrap();
     for _ in 0..10 {
         let (listener, client, server) = connected("leaves", &Config::default());
         thread::scope(|scope| {
-            scope.spawn(|| server.wait_shared(LONG).unwrap_err());
-            thread::sleep(Duration::from_millis(10));
+            let (_, waits) = begun(scope, || server.wait_shared(LONG).unwrap_err());
+            wait_asleep(waits);
             drop(UnixStream::connect_addr(&rendezvous).unwrap());
-            thread::sleep(Duration::from_millis(10));
+            wait_asleep(waits);
             drop(listener);
             let late = UnixStream::connect_addr(&rendezvous);
             drop(client);

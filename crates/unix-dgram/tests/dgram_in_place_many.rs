@@ -7,7 +7,6 @@ use onecopy_unix_dgram::Datagram;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::net::Shutdown;
-use std::time::Duration;
 
 const NOW: SendFlags = SendFlags::DONTWAIT;
 const LOOK: RecvFlags = RecvFlags::DONTWAIT;
@@ -20,7 +19,7 @@ fn abstract_(what: &str) -> SocketAddr {
 fn receiver(what: &str) -> (Datagram, SocketAddr) {
     let name = abstract_(what);
     let receiver = Datagram::bind(&name).unwrap();
-    receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    receiver.set_read_timeout(Some(onecopy_testing::LONG)).unwrap();
     (receiver, name)
 }
 

@@ -75,7 +75,7 @@ impl Peer {
             .unwrap();
         let peer = Peer { socket, child, progress: std::env::temp_dir().join(name) };
         let socket = &peer.socket;
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.set_read_timeout(Some(onecopy_testing::LONG)).unwrap();
         let (n, from) = socket.recv_from(&mut [0; 9]).unwrap();
         assert_eq!(n, 4);
         socket.connect(&from).unwrap();

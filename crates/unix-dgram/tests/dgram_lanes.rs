@@ -8,7 +8,6 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::path::PathBuf;
-use std::time::Duration;
 
 const NOW: SendFlags = SendFlags::DONTWAIT;
 
@@ -18,7 +17,7 @@ fn abstract_(what: &str) -> SocketAddr {
 
 fn receiver(name: &SocketAddr, config: &Config) -> Datagram {
     let receiver = Datagram::bind_with(name, config).unwrap();
-    receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    receiver.set_read_timeout(Some(onecopy_testing::LONG)).unwrap();
     receiver
 }
 

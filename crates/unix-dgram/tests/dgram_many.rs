@@ -24,7 +24,7 @@ fn errno<T: std::fmt::Debug>(result: onecopy_unix::Result<T>) -> Errno {
 fn receiver(what: &str) -> (Datagram, SocketAddr) {
     let name = abstract_(what);
     let receiver = Datagram::bind(&name).unwrap();
-    receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    receiver.set_read_timeout(Some(onecopy_testing::LONG)).unwrap();
     (receiver, name)
 }
 

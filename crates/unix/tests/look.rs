@@ -5,7 +5,6 @@ use onecopy_testing::alone;
 use onecopy_unix::*;
 use proptest::prelude::*;
 use std::io::Write;
-use std::time::Duration;
 
 /// Where the bytes lie that are looked at.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,7 +42,7 @@ impl Way {
     fn carry(&self, bytes: &[u8]) -> View {
         match self.place {
             Place::Page => {
-                let mut loan = self.pool.loan_within(bytes.len(), Duration::from_secs(20)).unwrap();
+                let mut loan = self.pool.loan_within(bytes.len(), onecopy_testing::LONG).unwrap();
                 loan.copy_from_slice(bytes);
                 self.sender.send_loan(loan).unwrap();
             }

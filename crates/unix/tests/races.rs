@@ -1,6 +1,7 @@
 //! Earlier errors between honest ends, or between an end and its own machine.
 #![allow(missing_docs, reason = "a test")]
 
+use onecopy_testing::LONG;
 use onecopy_unix::*;
 use rustix::event::{Timespec, epoll};
 use std::io::{ErrorKind, IoSlice};
@@ -16,11 +17,11 @@ fn tiny() -> Config {
     Config { receive_buffer: Some(2048), send_buffer: Some(2048), ..Config::default() }
 }
 
-/// Runs `f` on its own thread, and gives it twenty seconds.
+/// Runs `f` on its own thread, and fails if it hangs.
 fn in_time<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     std::thread::spawn(move || done.send(f()));
-    result.recv_timeout(Duration::from_secs(20)).expect("it hangs")
+    result.recv_timeout(LONG).expect("it hangs")
 }
 
 fn edges(stream: &Stream, flags: epoll::EventFlags) -> OwnedFd {
@@ -132,7 +133,7 @@ fn a_short_read_is_followed_by_an_edge() {
     let mut got = 0;
     let mut buffer = vec![0; 65536];
     while got < total {
-        assert!(edge(&poll, Duration::from_secs(20)), "asleep with {:?} bytes readable", b.readable_bytes());
+        assert!(edge(&poll, LONG), "asleep with {:?} bytes readable", b.readable_bytes());
         // Bytes are borrowed or copied. epoll(7) allows waiting again after a short count.
         while let Ok(n) = if got % 2 == 0 {
             b.recv(&mut buffer)
@@ -174,11 +175,11 @@ fn a_sender_that_was_turned_away_gets_its_edge() {
         let (a, _b) = Stream::pair_with(&Config { transport, ..Config::default() }).unwrap();
         a.set_nonblocking(true).unwrap();
         let poll = edges(&a, epoll::EventFlags::OUT);
-        assert!(edge(&poll, Duration::from_secs(20)));
+        assert!(edge(&poll, LONG));
         let slot = a.reserve(10).unwrap();
         assert!(a.send(b"x").unwrap_err().would_block());
         drop(slot);
-        assert!(edge(&poll, Duration::from_secs(20)), "{transport:?}");
+        assert!(edge(&poll, LONG), "{transport:?}");
         a.send(b"x").unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! Pages that are sent by reference.
 #![allow(missing_docs, reason = "a test")]
 
-use onecopy_testing::{alone, this_thread, wait_asleep};
+use onecopy_testing::{LONG, alone, this_thread, wait_asleep};
 use onecopy_unix::*;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -18,7 +18,7 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
 }
 
 fn loaned(pool: &SharedPool, bytes: &[u8]) -> Loan {
-    let mut loan = pool.loan_within(bytes.len(), Duration::from_secs(20)).unwrap();
+    let mut loan = pool.loan_within(bytes.len(), LONG).unwrap();
     loan.copy_from_slice(bytes);
     loan
 }
@@ -211,8 +211,8 @@ fn a_pool_whose_pages_are_all_away_says_so_and_wakes_who_waits() {
             wait_asleep(waits);
             drop(views);
         });
-        drop(pool.loan_within(1, Duration::from_secs(100)).unwrap());
-        assert!(began.elapsed() < Duration::from_secs(90), "it was not woken");
+        drop(pool.loan_within(1, 2 * LONG).unwrap());
+        assert!(began.elapsed() < LONG, "it was not woken");
     });
     assert_eq!(errno(pool.loan(4097).unwrap_err()), rustix::io::Errno::MSGSIZE.raw_os_error());
 }
@@ -443,7 +443,7 @@ fn thousands_of_pages_from_one_thread_to_another() {
         let sender = std::thread::spawn(move || {
             let pool = SharedPool::new(4096, 16).unwrap();
             for i in 0..5_000u32 {
-                let mut loan = pool.loan_within(1000, Duration::from_secs(20)).unwrap();
+                let mut loan = pool.loan_within(1000, LONG).unwrap();
                 loan.fill(i as u8);
                 a.send_loan(loan).unwrap();
             }
@@ -485,7 +485,7 @@ fn pages_come_home_from_who_was_killed() {
             assert_eq!(contents(view), [7; 5000]);
         }
         stream.send(b"held").unwrap();
-        std::thread::sleep(Duration::from_secs(30));
+        std::thread::sleep(LONG);
         return;
     }
     alone!();
@@ -514,6 +514,6 @@ fn pages_come_home_from_who_was_killed() {
     assert!(pool.loan(1).unwrap_err().would_block());
     child.kill().unwrap();
     child.wait().unwrap();
-    let home: Vec<Loan> = (0..3).map(|_| pool.loan_within(1, Duration::from_secs(20)).unwrap()).collect();
+    let home: Vec<Loan> = (0..3).map(|_| pool.loan_within(1, LONG).unwrap()).collect();
     drop((last, home));
 }

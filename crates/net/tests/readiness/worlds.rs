@@ -27,7 +27,7 @@ pub fn eventually<R: PartialEq + Debug>(what: &str, expected: R, mut look: impl 
             return;
         }
         assert!(
-            begun.elapsed() < Duration::from_secs(30),
+            begun.elapsed() < onecopy_testing::LONG,
             "{what}: the kernel's is {seen:?}, ours {expected:?}"
         );
         std::thread::yield_now();

@@ -69,7 +69,7 @@ fn who_only_sends_hears_the_neighbour() {
     let receiver = Socket::bind(&left, a(7000)).unwrap();
     let (heard, until) = mpsc::channel();
     let listening = thread::spawn(move || {
-        receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        receiver.set_read_timeout(Some(onecopy_testing::LONG)).unwrap();
         let got = receiver.recv(&mut [0; 10]).map_err(|error| error.to_string());
         heard.send(()).unwrap();
         got

@@ -4,7 +4,7 @@ use super::lane_tests::{laned, receiver};
 use crate::Datagram;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::fork::{Ended, around, child};
-use onecopy_testing::alone;
+use onecopy_testing::{LONG, alone};
 use onecopy_unix::failpoint;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn a_fork_ends(dropped: fn(Datagram, Datagram) -> (Vec<Datagram>, Vec<Datagram>)
         0
     });
     let forker = forker.unwrap();
-    let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
+    let limit = Timespec::try_from(LONG).unwrap();
     let spoke = poll(&mut [PollFd::new(&hears, PollFlags::IN)], Some(&limit));
     assert_eq!(spoke, Ok(1), "the fork waits for itself");
     assert_eq!(forker.wait(), Ended::Returned(0));
@@ -70,11 +70,11 @@ fn lanes_pass_what_their_receiver_passes() {
             tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
             other.set_pass_credentials(false).unwrap();
         });
-        onecopy_testing::falls_asleep(told.recv().unwrap(), Duration::from_secs(20));
+        onecopy_testing::wait_asleep(told.recv().unwrap());
     });
     b.set_pass_credentials(true).unwrap();
     // The other thread had to wait.
-    let until = std::time::Instant::now() + Duration::from_secs(20);
+    let until = std::time::Instant::now() + LONG;
     while b.socket().passes_credentials() && std::time::Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }

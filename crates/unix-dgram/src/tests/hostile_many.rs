@@ -476,7 +476,7 @@ fn a_child_does_not_wait_for_a_thread_of_its_parent() {
         let start = std::time::Instant::now();
         let child = onecopy_sys::fork::child(|| {
             std::thread::spawn(|| {
-                std::thread::sleep(std::time::Duration::from_secs(10));
+                std::thread::sleep(onecopy_testing::LONG);
                 onecopy_sys::fork::kill_self();
             });
             let told = victim.recv_with_flags(&mut [0; 9], LOOK).map_err(|error| error.raw_os_error());

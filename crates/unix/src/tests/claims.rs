@@ -210,7 +210,7 @@ fn a_full_channel_is_waited_for_as_room_is() {
     alone!();
     for kind in KINDS {
         let (a, b) = Connection::pair(kind, &small()).unwrap();
-        a.settings().set_write_timeout(Some(Duration::from_secs(10)));
+        a.settings().set_write_timeout(Some(super::PATIENCE));
         narrow(&a);
         let sent = (0..).take_while(|_| send_fd(&a, NOW).is_ok()).count();
         assert!((1..40).contains(&sent), "{kind:?}: the channel was to be full, not the ring: {sent}");
@@ -240,7 +240,7 @@ fn who_takes_marks_and_leaves_their_messages_is_a_liar() {
     for kind in KINDS {
         for flags in [NOW, SendFlags::empty()] {
             let (a, _b) = Connection::pair(kind, &small()).unwrap();
-            a.settings().set_write_timeout(Some(Duration::from_secs(10)));
+            a.settings().set_write_timeout(Some(super::PATIENCE));
             let ring = a.tx_ring().unwrap();
             let mut sent = 0;
             let error = loop {

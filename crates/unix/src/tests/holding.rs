@@ -2,8 +2,10 @@
 
 use super::{PATIENCE, Wire, alone, asleep, pair, send, small};
 use crate::failpoint::at;
+use crate::members::patience::STUCK;
 use crate::{Config, RecvFlags, SendFlags, Stream};
 use onecopy_sys::fork::{Child, Ended, child};
+use onecopy_testing::slept;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 use std::time::{Duration, Instant};
@@ -32,21 +34,25 @@ fn a_holder_that_is_stopped_stops_nobody_who_does_not_wait() {
     let stops = stopped(&b);
     let again =
         |error: crate::Error| assert_eq!(error.raw_os_error(), Errno::AGAIN.raw_os_error(), "{error}");
-    let began = Instant::now();
-    again(b.recv_with_flags(&mut [0; 9], NOW).unwrap_err());
-    b.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    again(b.recv(&mut [0; 9]).unwrap_err());
-    let error = b.readable_bytes().unwrap_err();
-    assert_eq!(error.raw_os_error(), Errno::BUSY.raw_os_error());
-    assert!(error.to_string().contains("stopped"), "{error}");
+    let ((), first) = slept(|| {
+        again(b.recv_with_flags(&mut [0; 9], NOW).unwrap_err());
+        b.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        again(b.recv(&mut [0; 9]).unwrap_err());
+        let error = b.readable_bytes().unwrap_err();
+        assert_eq!(error.raw_os_error(), Errno::BUSY.raw_os_error());
+        assert!(error.to_string().contains("stopped"), "{error}");
+    });
     assert!(b.path().is_shared_memory());
     // Threads with different timeouts do not wait for each other.
     std::thread::scope(|scope| {
         b.set_read_timeout(None).unwrap();
         let waits = asleep(scope, || b.recv(&mut [0; 9]));
-        again(b.recv_with_flags(&mut [0; 9], NOW).unwrap_err());
-        drop(view);
-        assert!(began.elapsed() < Duration::from_secs(10), "somebody waited for who is stopped");
+        let ((), then) = slept(|| {
+            again(b.recv_with_flags(&mut [0; 9], NOW).unwrap_err());
+            drop(view);
+        });
+        // Who waits for who is stopped does so for [`STUCK`].
+        assert!(first + then < STUCK / 2, "somebody waited for who is stopped");
         stops.signal(Signal::CONT.as_raw());
         assert_eq!(waits.join().unwrap().unwrap(), 9);
     });
@@ -234,7 +240,7 @@ fn a_thread_that_makes_pages_for_chains_at_a_fork_stops_no_child() {
             0
         });
         let heir = heir.unwrap();
-        let served = wire.speaks_within(20_000);
+        let served = wire.speaks();
         go.tell(0);
         assert!(served, "the child waits for a thread that it does not have");
         assert_eq!(heir.wait(), Ended::Returned(0));

@@ -92,7 +92,7 @@ impl Pair {
 
 fn home(pool: &SharedPool) {
     while pool.lent() > 0 {
-        assert!(pool.reclaim_within(Duration::from_secs(10)).unwrap() > 0, "{} stay away", pool.lent());
+        assert!(pool.reclaim_within(PATIENCE).unwrap() > 0, "{} stay away", pool.lent());
     }
 }
 
@@ -113,7 +113,7 @@ fn what_is_in_a_pool_that_another_process_has_mapped_waits_for_that_one() {
         let without = without.unwrap();
         assert_eq!(pair.recv().unwrap(), 1);
         go.tell(0);
-        assert!(done.speaks_within(10_000), "records {records}");
+        assert!(done.speaks(), "records {records}");
         assert_eq!(without.wait(), Ended::Returned(0));
         assert_eq!(pair.recv().unwrap(), 2, "it was left for this process");
         // A child of the process that mapped the pool has not mapped it either: each page comes back once.
@@ -147,7 +147,7 @@ fn what_is_in_a_pool_that_a_killed_process_had_mapped_is_lost_and_nobody_lied() 
             0
         });
         let owner = owner.unwrap();
-        assert!(wire.speaks_within(10_000), "records {records}");
+        assert!(wire.speaks(), "records {records}");
         pair.refuse(Errno::BUSY);
         owner.signal(9);
         assert_eq!(owner.wait(), KILLED);

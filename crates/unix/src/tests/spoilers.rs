@@ -12,6 +12,7 @@ use onecopy_ring::page::SidePage;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::fork::{Ended, child};
 use onecopy_sys::scm;
+use onecopy_testing::slept;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::io::IoSlice;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 
 const SEND: SendFlags = SendFlags::DONTWAIT;
 const RECV: RecvFlags = RecvFlags::DONTWAIT;
-/// No call that does not wait takes longer than this, however busy the machine is.
+/// No call that does not wait sleeps for longer than this: it would wait for another process then.
 const BOUND: Duration = Duration::from_secs(5);
 
 /// Returns the seeds of each test's rounds. SPOILERS_ROUNDS=20000, for example, makes more of them.
@@ -92,8 +93,9 @@ fn spoil(end: &Connection, random: &mut Random, friend: u32) {
     }
 }
 
-fn is_told<T>(seed: u64, began: Instant, done: Result<T>) {
-    assert!(began.elapsed() < BOUND, "seed {seed}: a call that does not wait took {:?}", began.elapsed());
+fn is_told<T>(seed: u64, call: impl FnOnce() -> Result<T>) {
+    let (done, asleep) = slept(call);
+    assert!(asleep < BOUND, "seed {seed}: a call that does not wait slept for {asleep:?}");
     let known = [
         Errno::PROTO,
         Errno::AGAIN,
@@ -197,16 +199,13 @@ fn rounds<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (
         let keeper = keeper.unwrap();
         let friend = wire.hear() as u32;
         for _ in 0..12 {
-            let began = Instant::now();
-            is_told(seed, began, a.call(&b, random));
+            is_told(seed, || a.call(&b, random));
             if random.below(3) == 0 {
                 spoil(a.end(), random, friend);
             }
         }
         lost += usize::from(a.end().counters().read().protocol_errors > 0);
-        let began = Instant::now();
-        drop((a, b));
-        assert!(began.elapsed() < BOUND, "seed {seed}");
+        assert!(slept(|| drop((a, b))).1 < BOUND, "seed {seed}");
         // Other connections, which the same processes share, are not affected.
         send(&bystander.0, &[seed as u8; 100]);
         assert_eq!(bystander.1.recv_with_flags(&mut [0; 200], RECV).unwrap(), 100, "seed {seed}");
@@ -242,18 +241,15 @@ fn use_for_a_while(a: &Stream, b: &Stream, seed: u64, shares: bool) {
             scope.spawn(move || {
                 let random = &mut Random::new(seed * 2 + thread);
                 while Instant::now() < until {
-                    let began = Instant::now();
-                    is_told(seed, began, a.call(b, random));
+                    is_told(seed, || a.call(b, random));
                     let mut buffer = [2; 3000];
                     let n = random.below(3000);
-                    let began = Instant::now();
-                    let waits = match random.below(5) {
+                    is_told(seed, || match random.below(5) {
                         0 => a.send(&buffer[..n]),
                         1 => a.recv(&mut buffer[..n]),
                         2 if shares => a.share_fds().map(|fds| fds.len()).or(Ok(0)),
                         _ => Ok(0),
-                    };
-                    is_told(seed, began, waits);
+                    });
                 }
             });
         }
@@ -284,9 +280,7 @@ fn who_spoils_a_stream_while_others_use_it_stops_nobody() {
         let spoiler = spoiler.unwrap();
         use_for_a_while(&a, &b, seed, false);
         drop(spoiler);
-        let began = Instant::now();
-        drop((a, b));
-        assert!(began.elapsed() < BOUND, "seed {seed}");
+        assert!(slept(|| drop((a, b))).1 < BOUND, "seed {seed}");
         send(&bystander.0, &[1; 100]);
         assert_eq!(bystander.1.recv_with_flags(&mut [0; 200], RECV).unwrap(), 100);
     }
@@ -422,8 +416,7 @@ fn kept<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (S,
             let random = &mut Random::new(seed);
             let (a, b) = make(random);
             for _ in 0..random.below(8) {
-                let began = Instant::now();
-                is_told(seed, began, a.call(&b, random));
+                is_told(seed, || a.call(&b, random));
             }
             // This test is not about ends that cannot be passed on now.
             let Ok(fds) = a.fds() else { continue };
@@ -433,16 +426,16 @@ fn kept<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (S,
                 if random.below(2) == 0 {
                     copies.act(random);
                 }
-                let began = Instant::now();
-                is_told(seed, began, a.call(&b, random));
+                is_told(seed, || a.call(&b, random));
             }
             lost += usize::from(a.end().counters().read().protocol_errors > 0);
-            let began = Instant::now();
-            drop(a);
-            // The end lives on only in the copies.
-            copies.act(random);
-            drop((copies, b));
-            assert!(began.elapsed() < BOUND, "seed {seed}");
+            let ((), asleep) = slept(|| {
+                drop(a);
+                // The end lives on only in the copies.
+                copies.act(random);
+                drop((copies, b));
+            });
+            assert!(asleep < BOUND, "seed {seed}");
             send(&bystander.0, &[seed as u8; 100]);
             assert_eq!(bystander.1.recv_with_flags(&mut [0; 200], RECV).unwrap(), 100, "seed {seed}");
             assert_eq!(bystander.1.stats().protocol_errors, 0);
@@ -506,9 +499,7 @@ fn a_stranger_who_spoils_what_he_was_given_stops_nobody() {
         stranger.line.take();
         use_for_a_while(&a, &b, seed, true);
         drop(stranger.child);
-        let began = Instant::now();
-        drop((a, b));
-        assert!(began.elapsed() < BOUND, "seed {seed}");
+        assert!(slept(|| drop((a, b))).1 < BOUND, "seed {seed}");
         send(&bystander, &[1; 100]);
         assert_eq!(its_peer.recv_with_flags(&mut [0; 200], RECV).unwrap(), 100);
         assert_eq!(its_peer.stats().protocol_errors, 0);

@@ -17,7 +17,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const INHERITED: &str = "ONECOPY_TEST_HEIR_FDS";
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const PATIENCE: Option<Duration> = Some(onecopy_testing::LONG);
 const NOW: RecvFlags = RecvFlags::DONTWAIT;
 
 /// Returns two sockets that are connected by name. The first is the client.
@@ -33,6 +33,7 @@ fn connected(what: &str, config: &Config) -> (SeqPacket, SeqPacket) {
 /// it for one that keeps no stream records.
 #[test]
 fn what_is_not_passed_on_may_still_be_upgraded() {
+    alone!();
     let cases = [
         (Records::Stream, false, Errno::AGAIN),
         (Records::Stream, true, Errno::AGAIN),

@@ -81,7 +81,7 @@ fn a_hang_up_changes_what_can_change() {
 
     // The command line has a grace of its own.
     write(
-        "idle-timeout = \"20ms\"\nhead-timeout = \"20ms\"\nqueue = 8\ngrace = \"1s\"\nlog-level = \"warn\"\n",
+        "idle-timeout = \"20ms\"\nhead-timeout = \"9m\"\nqueue = 8\ngrace = \"1s\"\nlog-level = \"warn\"\n",
     );
     proxy.signal(Signal::HUP);
     assert!(proxy.line("takes effect with a restart").ends_with(": queue"));

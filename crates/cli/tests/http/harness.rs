@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long a test waits for something that must come.
-pub const SOON: Duration = Duration::from_secs(60);
+pub const SOON: Duration = onecopy_testing::LONG;
 
 /// A child process whose standard error is kept line by line; killed when dropped.
 pub struct Running {
@@ -217,6 +217,14 @@ impl Pair {
         client.response("GET")
     }
 
+    /// The same of a proxy whose limits may end what is honest, where this machine has much to do: the answer, unless the connection
+    /// ended before one, or in it.
+    pub fn try_get(&self, path: &str) -> Option<Response> {
+        let mut client = self.client();
+        client.tcp.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).ok()?;
+        client.try_response("GET").filter(|response| !response.short)
+    }
+
     /// Raw bytes on a connection of its own; everything that comes back.
     pub fn raw(&self, bytes: &[u8]) -> String {
         let mut client = self.client();
@@ -264,6 +272,18 @@ pub fn status_of(text: &str) -> u16 {
     text.get(9..12).and_then(|s| s.parse().ok()).unwrap_or(0)
 }
 
+/// Limits that end nothing in a test that does not say that they should: `flags`, and those of `limits` that are not among them. (What a file
+/// says would not change what these say.)
+fn patient<'f>(flags: &'f str, limits: &[&'static str]) -> Vec<&'f str> {
+    let mut all: Vec<_> = flags.split_whitespace().collect();
+    if !flags.contains("--config") {
+        for limit in limits.iter().filter(|limit| !flags.contains(**limit)) {
+            all.extend([limit, "10m"]);
+        }
+    }
+    all
+}
+
 pub fn start_daemon(dir: &Path, flags: &str) -> Running {
     start_daemon_by(Running::start, dir, flags)
 }
@@ -275,7 +295,7 @@ pub fn start_daemon_by(start: impl FnOnce(&[&str]) -> Running, dir: &Path, flags
     if !flags.contains("--revalidate") {
         args.extend(["--revalidate", "0"]);
     }
-    args.extend(flags.split_whitespace());
+    args.extend(patient(flags, &["--idle-timeout", "--head-timeout", "--send-timeout"]));
     let daemon = start(&args);
     daemon.line("onecopy serve:");
     daemon
@@ -307,7 +327,8 @@ pub fn start_proxy_by(
 ) -> (Running, SocketAddr) {
     let backend = format!("unix:{}", dir.join("s").display());
     let mut args = vec!["proxy", "--listen", "127.0.0.1:0", "--backend", &backend];
-    args.extend(flags.split_whitespace());
+    let limits = ["--idle-timeout", "--head-timeout", "--send-timeout", "--backend-timeout"];
+    args.extend(patient(flags, &limits));
     let proxy = start(&args);
     let line = proxy.line("onecopy proxy: http");
     let addr = line.split("://").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
@@ -393,22 +414,38 @@ impl<S: Read + Write> Client<S> {
 
     /// Reads the head of a response.
     pub fn head(&mut self) -> (u16, String) {
+        let head = self.try_head();
+        head.unwrap_or_else(|| {
+            panic!("the connection ended in a head: {:?}", String::from_utf8_lossy(&self.inbox))
+        })
+    }
+
+    /// The same, or nothing if the connection ends in it.
+    pub fn try_head(&mut self) -> Option<(u16, String)> {
         loop {
             if let Some(end) = self.inbox.windows(4).position(|w| w == b"\r\n\r\n") {
                 let head = String::from_utf8(self.inbox.drain(..end + 4).collect()).unwrap();
-                return (status_of(&head), head);
+                return Some((status_of(&head), head));
             }
-            assert!(
-                self.fill() > 0,
-                "the connection ended in a head: {:?}",
-                String::from_utf8_lossy(&self.inbox)
-            );
+            if self.fill() == 0 {
+                return None;
+            }
         }
     }
 
     /// Reads one response to `method`.
     pub fn response(&mut self, method: &str) -> Response {
-        let (status, head) = self.head();
+        let head = self.head();
+        self.body(method, head)
+    }
+
+    /// The same, or nothing if the connection ends in its head.
+    pub fn try_response(&mut self, method: &str) -> Option<Response> {
+        let head = self.try_head()?;
+        Some(self.body(method, head))
+    }
+
+    fn body(&mut self, method: &str, (status, head): (u16, String)) -> Response {
         let mut response = Response { status, head, body: Vec::new(), short: false };
         let length: usize = match (method, status) {
             ("HEAD", _) | (_, 304 | 204) => 0,
@@ -423,10 +460,15 @@ impl<S: Read + Write> Client<S> {
 
     /// Reads so many bytes.
     pub fn some(&mut self, length: usize) -> Vec<u8> {
-        while self.inbox.len() < length {
-            assert!(self.fill() > 0, "the connection ended");
-        }
-        self.inbox.drain(..length).collect()
+        let came = self.some_or_end(length);
+        assert!(came.len() == length, "the connection ended");
+        came
+    }
+
+    /// The same, or what comes up to the end.
+    pub fn some_or_end(&mut self, length: usize) -> Vec<u8> {
+        while self.inbox.len() < length && self.fill() > 0 {}
+        self.inbox.drain(..length.min(self.inbox.len())).collect()
     }
 
     /// How many bytes come until the end.

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 
 #[test]
 fn statuses() {
-    let pair = Pair::start("", "--head-timeout 2s");
+    let pair = Pair::start("", "");
     pair.file("a", 5);
     let get = |fields: &str| pair.status(&format!("GET /a HTTP/1.1\r\nHost: x\r\n{fields}\r\n"));
     assert_eq!(get(""), 200);
@@ -23,7 +23,8 @@ fn statuses() {
     }
     assert_eq!(pair.status("BREW /a HTTP/1.1\r\nHost: x\r\n\r\n"), 501);
     assert_eq!(pair.status("GET /a HTTP/1.1\r\nHost: x"), 0, "half a head and the end is no request");
-    let mut client = pair.client();
+    let hasty = Pair::start("", "--head-timeout 300ms");
+    let mut client = hasty.client();
     client.send("GET /a HTTP/1.1\r\nHost:");
     assert_eq!(client.response("GET").status, 408);
     assert!(client.ended());

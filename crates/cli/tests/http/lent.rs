@@ -276,7 +276,7 @@ fn fake_by(
             });
         }
     });
-    let (proxy, addr) = start_proxy(dir.path(), "--backend-timeout 10s");
+    let (proxy, addr) = start_proxy(dir.path(), "");
     (dir, proxy, addr)
 }
 

@@ -114,7 +114,7 @@ fn health_as_an_exit_status() {
     // One who says something else, and one who says nothing.
     let odd = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = odd.local_addr().unwrap().to_string();
-    let mut asked = Running::start(&["health", &at, "--timeout", "20s"]);
+    let mut asked = Running::start(&["health", &at, "--timeout", "10m"]);
     let (mut one, _) = odd.accept().unwrap();
     let got = std::io::Read::read(&mut one, &mut [0; 1024]).unwrap();
     assert!(got > 0, "it asks, in one piece");

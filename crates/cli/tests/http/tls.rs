@@ -77,6 +77,26 @@ fn pair(daemon: &str, proxy: &str) -> (Pair, Made) {
     (Pair::start(daemon, &format!("{proxy} {}", made.flags())), made)
 }
 
+/// A pair whose proxy has minutes for all, and a second for a head, and for these limits, once it is told to hurry.
+fn patient_at_first(limits: &'static [&'static str]) -> (Pair, Made, impl Fn(&Pair)) {
+    let config = tempfile::NamedTempFile::new().unwrap();
+    let write = move |file: &tempfile::NamedTempFile, hurry: bool| {
+        let line = |name: &str| {
+            let short = hurry && (name == "head" || limits.contains(&name));
+            format!("{name}-timeout = \"{}\"\n", if short { "1s" } else { "10m" })
+        };
+        std::fs::write(file, ["idle", "head", "send", "backend"].map(line).concat()).unwrap();
+    };
+    write(&config, false);
+    let (pair, made) = pair("", &format!("--config {}", config.path().display()));
+    let hurry = move |pair: &Pair| {
+        write(&config, true);
+        pair.proxy.signal(Signal::HUP);
+        pair.proxy.line("changed by --config: head-timeout");
+    };
+    (pair, made, hurry)
+}
+
 /// The ways that TLS leaves open.
 const OPEN: [(&str, &str); 4] = [
     ("", ""),
@@ -194,19 +214,23 @@ fn a_body_cut_by_a_killed_backend_is_an_error() {
 
 #[test]
 fn slow_and_vanishing_clients() {
-    // Long enough for the handshakes of this test on a machine that has much else to do.
-    let (pair, made) = pair("", "--head-timeout 2s --send-timeout 300ms");
-    pair.file("a", 5);
-    std::fs::File::create(pair.path("large")).unwrap().set_len(256 << 20).unwrap();
-    let (mut silent, mut half) = (pair.client(), pair.client());
+    let (hasty, _made) = pair("", "--head-timeout 300ms");
+    let (mut silent, mut half) = (hasty.client(), hasty.client());
     half.tcp.write_all(&[22, 3, 1, 1]).unwrap();
     assert!(silent.ended(), "a handshake that does not begin");
     assert!(half.ended(), "a handshake that does not go on");
-    // A record that is drip-fed, and a request that is: neither holds its place for ever.
+    // A record that is drip-fed, and a request that is: neither holds its place for ever. (The handshake is not to be late.)
+    let (pair, made, hurry) = patient_at_first(&[]);
+    pair.file("a", 5);
     let mut slow = client(&pair, &made);
+    assert_eq!(slow.get("/a").status, 200);
+    hurry(&pair);
     slow.send("GET /a HTTP/1.1\r\nHost:");
     assert_eq!(slow.response("GET").status, 408);
     assert!(slow.ended() && !slow.cut);
+    let (pair, made) = self::pair("", "--send-timeout 300ms");
+    pair.file("a", 5);
+    std::fs::File::create(pair.path("large")).unwrap().set_len(256 << 20).unwrap();
     // Takes nothing: given up, and the daemon is told.
     let mut stuck = client(&pair, &made);
     stuck.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -228,9 +252,12 @@ fn slow_and_vanishing_clients() {
 /// Bytes that are not yet a record are no request: who drips them is idle all the same.
 #[test]
 fn a_record_that_drips_is_no_request() {
-    let (pair, made) = pair("", "--idle-timeout 6s");
+    let (pair, made, hurry) = patient_at_first(&["idle"]);
     pair.file("a", 5);
     let mut client = client(&pair, &made);
+    assert_eq!(client.get("/a").status, 200);
+    hurry(&pair);
+    // Counts from the next request on.
     assert_eq!(client.get("/a").status, 200);
     let (mut record, Secure { tcp, .. }) = (Vec::new(), &mut client);
     tcp.conn.writer().write_all(&[b'x'; 10_000]).unwrap();

@@ -131,6 +131,7 @@ async fn next_request(
         if parse {
             match Request::parse(inbox, proxy.limits) {
                 Ok(Some((_, length))) => return Ok(Some(length)),
+                Ok(None) if Instant::now() > deadline => return Err(late),
                 Ok(None) => {}
                 Err(refusal) => return Err(refusal),
             }
@@ -164,7 +165,8 @@ async fn next_request(
             }
             Err(_) => return Ok(None),
         }
-        if Instant::now() > deadline {
+        // A whole head is not late because this thread had no CPU.
+        if !parse && Instant::now() > deadline {
             return Err(late);
         }
     }

@@ -175,7 +175,7 @@ impl Liar {
             pieces: false,
             head: 0,
             over_kernel: 0,
-            patience: Duration::from_secs(1),
+            patience: onecopy_testing::LONG,
             channel: None,
         }
     }

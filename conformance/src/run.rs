@@ -24,9 +24,9 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A minute, which a machine with much to do takes for nothing that ends, or `CONFORMANCE_HANG_S`.
+    /// Longer than a case waits for what must come ([`crate::tools::SOON`]), so that it can say what did not; or `CONFORMANCE_HANG_S`.
     fn default() -> Limits {
-        let s = std::env::var("CONFORMANCE_HANG_S").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
+        let s = std::env::var("CONFORMANCE_HANG_S").ok().and_then(|s| s.parse().ok()).unwrap_or(180);
         Limits { hang: Duration::from_secs(s) }
     }
 }

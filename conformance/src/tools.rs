@@ -141,7 +141,10 @@ pub fn others_set(fd: impl AsFd, on: bool) -> io::Result<()> {
     Ok(fcntl_setfl(&fd, flags)?)
 }
 
-/// Runs `f` on a thread of its own and returns once it sleeps in the kernel (or is done, or ten seconds passed).
+/// How long is waited for what must come, in milliseconds: only what hangs takes so long, however busy the machine is.
+pub const SOON: u64 = onecopy_testing::LONG.as_millis() as u64;
+
+/// Runs `f` on a thread of its own and returns once it sleeps in the kernel, or is done ([`wait_asleep`]).
 pub fn asleep<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
     f: impl FnOnce() -> T + Send + 's,
@@ -151,22 +154,30 @@ pub fn asleep<'s, T: Send + 's>(
     thread
 }
 
-/// Longest wait for a thread to fall asleep: ten seconds, where it does so at all.
-static FALLS_ASLEEP: OnceLock<Duration> = OnceLock::new();
+/// Threads of this process wait by spinning.
+static THEY_SPIN: OnceLock<()> = OnceLock::new();
 
 /// Threads of this process wait by spinning: it makes no sense to wait for their sleep.
 pub fn nobody_sleeps() {
-    FALLS_ASLEEP.get_or_init(|| Duration::from_millis(50));
+    THEY_SPIN.get_or_init(|| ());
 }
 
 /// Whether threads of this process sleep while they wait, so that `wait_asleep` tells where they are.
 pub fn they_sleep() -> bool {
-    FALLS_ASLEEP.get().is_none_or(|patience| patience.as_secs() > 0)
+    THEY_SPIN.get().is_none()
 }
 
-/// Waits until a thread, or a process that has one, sleeps, or is gone, or ten seconds have passed.
+/// Waits until a thread, or a process that has one, sleeps, or is gone; where threads spin, for a moment.
+///
+/// # Panics
+///
+/// If it does neither.
 pub fn wait_asleep(task: i32) {
-    onecopy_testing::falls_asleep(task, *FALLS_ASLEEP.get_or_init(|| Duration::from_secs(10)));
+    if they_sleep() {
+        onecopy_testing::wait_asleep(task);
+    } else {
+        onecopy_testing::falls_asleep(task, Duration::from_millis(50));
+    }
 }
 
 /// Bits of a poll or epoll answer, in words. POLLRDNORM and its kin follow POLLIN and POLLOUT and are not asked.
@@ -264,6 +275,11 @@ impl Epoll {
         let ep = Epoll(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         epoll::add(&ep.0, fd, epoll::EventData::new_u64(1), flags)?;
         Ok(ep)
+    }
+
+    /// Tells of `fd`, too, when it hangs up.
+    pub fn tells_of_the_end_of(&self, fd: impl AsFd) -> Result<(), Stop> {
+        Ok(epoll::add(&self.0, fd, epoll::EventData::new_u64(2), epoll::EventFlags::empty())?)
     }
 
     /// Watches `end` for other `flags` from now on.

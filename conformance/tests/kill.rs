@@ -15,7 +15,7 @@ use onecopy::{Carrier, RecvFlags, SendFlags};
 use onecopy_conformance::peer::{self, Job, RECEIVED, SENT, Traffic, WRONG};
 use onecopy_conformance::socket::{Listening, Socket, Sort};
 use onecopy_conformance::tools::{self, Dice};
-use onecopy_testing::alone;
+use onecopy_testing::{LONG, alone};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
@@ -23,7 +23,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 /// late, or later, is the machine's affair.)
 const AWAKE: Duration = Duration::from_millis(100);
 /// Who sleeps is woken, on however busy a machine.
-const ASLEEP: Duration = Duration::from_secs(20);
+const ASLEEP: Duration = LONG;
 
 fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
@@ -184,7 +184,7 @@ fn round(sort: Sort, seed: u64) -> anyhow::Result<Option<Seen>> {
             s.spawn(move || {
                 std::thread::sleep(wait);
                 let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
-                let dead = ready(pidfd, Duration::from_secs(30));
+                let dead = ready(pidfd, LONG);
                 (dead, Instant::now())
             })
         };
@@ -236,7 +236,7 @@ fn ready(fd: impl AsFd, within: Duration) -> bool {
 /// The peer's connection, or none if it died before there was one.
 fn accept(listener: &Listening, pidfd: &impl AsFd) -> anyhow::Result<Option<Socket>> {
     listener.set_nonblocking(true)?;
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + LONG;
     loop {
         let gone = ready(pidfd, Duration::ZERO);
         match listener.accept() {
@@ -250,12 +250,12 @@ fn accept(listener: &Listening, pidfd: &impl AsFd) -> anyhow::Result<Option<Sock
             }
             Err(e) => return Err(e.into()),
         }
-        anyhow::ensure!(Instant::now() < until, "no connection and no death in thirty seconds");
+        anyhow::ensure!(Instant::now() < until, "no connection and no death in {LONG:?}");
     }
 }
 
 fn connect(sort: Sort, name: &str, pidfd: &impl AsFd) -> anyhow::Result<Option<Socket>> {
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + LONG;
     loop {
         let gone = ready(pidfd, Duration::ZERO);
         match sort.connect(SocketAddr::from_abstract_name(name).unwrap()) {
@@ -266,7 +266,7 @@ fn connect(sort: Sort, name: &str, pidfd: &impl AsFd) -> anyhow::Result<Option<S
                 if e.kind() == ErrorKind::ConnectionRefused
                     || e.raw_os_error() == rustix::io::Errno::PROTONOSUPPORT.raw_os_error() =>
             {
-                anyhow::ensure!(Instant::now() < until, "no connection and no death in thirty seconds: {e}");
+                anyhow::ensure!(Instant::now() < until, "no connection and no death in {LONG:?}: {e}");
                 std::thread::sleep(Duration::from_micros(200))
             }
             Err(e) => return Err(e.into()),

@@ -2,7 +2,6 @@
 #![allow(missing_docs, reason = "a test")]
 
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 use onecopy::unix::{Config, Records, SeqListener, SeqPacket, SocketAddr};
 use onecopy::{RecvFlags, SendFlags};
@@ -23,7 +22,7 @@ fn meet(test: &str, records: Records) -> (Liar, SeqPacket) {
     let kind = if records == Records::Stream { Kind::Pieces } else { Kind::SeqPacket };
     let mut liar = Liar::call(kind, &at).unwrap();
     let (victim, _) = listener.accept().unwrap();
-    victim.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    victim.set_read_timeout(Some(onecopy_testing::LONG)).unwrap();
     assert_eq!(liar.upgrade(64 << 10, || victim.recv_with_flags(&mut [0; 9], NOW).unwrap()).unwrap(), 1);
     let _ = victim.recv_with_flags(&mut [0; 1], NOW | RecvFlags::PEEK);
     assert!(victim.path().is_shared_memory());

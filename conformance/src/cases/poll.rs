@@ -7,9 +7,9 @@ use rustix::event::PollFlags;
 use crate::case::Source::{Both, FreeBsd, Linux};
 use crate::case::{Case, Ctx};
 use crate::cases::setup::raw;
-use crate::impls::{End, Rx};
+use crate::impls::{End, Kind, Rx};
 use crate::stop::{Outcome, Stop};
-use crate::tools::{self, NOW, PEEK, asleep, drain, fill, poll_now, rx, tx};
+use crate::tools::{self, NOW, PEEK, SOON, asleep, drain, fill, poll_now, rx, tx};
 
 pub const CASES: &[Case] = &[
     Case::same("poll.idle", "nothing to read, room to write: POLLOUT", Both, "OUT", idle),
@@ -274,8 +274,22 @@ fn full_peer_close(cx: &Ctx<'_>) -> Outcome {
 
 /// What a poller that sleeps says once `then` has been done.
 fn woken(end: &dyn End, events: PollFlags, then: impl FnOnce() -> Result<(), Stop>) -> Outcome {
+    woken_within(SOON, end, events, then)
+}
+
+/// How long to wait for what tells of a peer's end, in milliseconds: of datagrams nothing does, and the wait is for nothing.
+pub fn for_an_end(cx: &Ctx<'_>) -> u64 {
+    if cx.kind == Kind::Dgram { 300 } else { SOON }
+}
+
+fn woken_within(
+    ms: u64,
+    end: &dyn End,
+    events: PollFlags,
+    then: impl FnOnce() -> Result<(), Stop>,
+) -> Outcome {
     std::thread::scope(|s| {
-        let poller = asleep(s, || tools::poll(end.fd(), events, 3000));
+        let poller = asleep(s, || tools::poll(end.fd(), events, ms));
         then()?;
         poller.join().map_err(|_| Stop::broken("the poller panicked"))?
     })
@@ -293,7 +307,7 @@ fn woken_by_data(cx: &Ctx<'_>) -> Outcome {
 
 fn woken_by_close(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
-    woken(&*b, PollFlags::IN, move || {
+    woken_within(for_an_end(cx), &*b, PollFlags::IN, move || {
         drop(a);
         Ok(())
     })
@@ -301,7 +315,7 @@ fn woken_by_close(cx: &Ctx<'_>) -> Outcome {
 
 fn woken_by_shut_wr(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
-    woken(&*b, PollFlags::IN | PollFlags::RDHUP, || Ok(a.shutdown(Shutdown::Write)?))
+    woken_within(for_an_end(cx), &*b, PollFlags::IN | PollFlags::RDHUP, || Ok(a.shutdown(Shutdown::Write)?))
 }
 
 fn woken_by_room(cx: &Ctx<'_>) -> Outcome {

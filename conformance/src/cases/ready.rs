@@ -202,9 +202,6 @@ pub const CASES: &[Case] = &[
     ),
 ];
 
-/// Milliseconds, for what must come on a machine with much to do.
-pub const SOON: u64 = 5000;
-
 pub fn listener(cx: &Ctx<'_>) -> Result<Box<dyn Listening>, Stop> {
     Ok(cx.imp.listen(cx.kind, &cx.path("s"), None)?)
 }
@@ -287,7 +284,7 @@ fn poller_sleeps_on(cx: &Ctx<'_>) -> Outcome {
     std::thread::scope(|s| {
         let poller = asleep(s, || {
             let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get());
-            tools::poll(client.fd(), PollFlags::IN, SOON)
+            tools::poll(client.fd(), PollFlags::IN, tools::SOON)
         });
         let server = listener.accept()?;
         let tid = told.recv().map_err(Stop::broken)?;

@@ -6,10 +6,9 @@ use rustix::event::epoll::EventFlags;
 use crate::case::Source::Both;
 use crate::case::{Case, Ctx};
 use crate::cases::datagrams::{bound, dg, same};
-use crate::cases::ready::SOON;
 use crate::impls::{Conn, End, Rx, Socket, Sockets};
 use crate::stop::{Outcome, Stop};
-use crate::tools::{Epoll, NOW, asleep, poll, poll_now, readable, readiness, rx, tx};
+use crate::tools::{Epoll, NOW, SOON, asleep, poll, poll_now, readable, readiness, rx, tx};
 
 pub const CASES: &[Case] = &[
     same(

@@ -9,10 +9,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::case::Source::{Both, Linux};
 use crate::case::{Case, Ctx};
-use crate::cases::ready::{SOON, client, fresh, listener};
+use crate::cases::ready::{client, fresh, listener};
 use crate::impls::{Conn, End, Listening, Rx, Tx};
 use crate::stop::{Outcome, Stop};
-use crate::tools::{Epoll, NOW, asleep, readable, rx, tx};
+use crate::tools::{Epoll, NOW, SOON, asleep, readable, rx, tx};
 
 pub const CASES: &[Case] = &[
     Case::same(

@@ -500,7 +500,7 @@ fn listener_poll(cx: &Ctx<'_>) -> Outcome {
     let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
     let before = tools::poll(server.fd(), PollFlags::IN, 0)?;
     let client = cx.imp.connect(cx.kind, &cx.path("s"))?;
-    let waits = tools::poll(server.fd(), PollFlags::IN, 1000)?;
+    let waits = tools::poll(server.fd(), PollFlags::IN, tools::SOON)?;
     let conn = server.accept()?;
     // Both ends are there and usable, whatever the listener said.
     conn.set_read_timeout(Some(Duration::from_secs(1)))?;

@@ -6,13 +6,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use onecopy_testing::LONG;
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::case::Source::{Both, Linux};
 use crate::case::{Case, Ctx};
 use crate::impls::{Conn, End, Kind, Rx, Tx};
 use crate::stop::{Outcome, Stop};
-use crate::tools::{NOW, PEEK, WAITALL, asleep, drain, fill, rx, said, they_sleep, tx, wait_asleep};
+use crate::tools::{NOW, PEEK, SOON, WAITALL, asleep, drain, fill, rx, said, they_sleep, tx, wait_asleep};
 
 pub const CASES: &[Case] = &[
     Case::same("wait.recv_woken", "a blocked recv is woken by a send", Both, "\"hi\"", recv_woken),
@@ -224,7 +225,7 @@ fn send_woken(cx: &Ctx<'_>) -> Outcome {
 fn in_time(since: Instant, ms: u64) -> String {
     match since.elapsed().as_millis() as u64 {
         // The kernel counts in jiffies, up to 10 ms each.
-        t if t + 10 >= ms && t < ms + 10_000 => "in time".to_owned(),
+        t if t + 10 >= ms && t < ms + SOON => "in time".to_owned(),
         t => format!("after {t} ms instead of {ms}"),
     }
 }
@@ -348,7 +349,7 @@ fn waitall_eintr(cx: &Ctx<'_>) -> Outcome {
 
 /// Waits for the one signal, and a moment longer for what it might break.
 fn came_once(told: &UnixStream) -> String {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + LONG;
     while count(told).is_ok_and(|n| n == 0) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -516,7 +517,7 @@ fn two_readers(cx: &Ctx<'_>) -> Outcome {
     two(&*b, || {
         tx(&*a, b"x")?;
         // The second is for the other reader: without this the first might take both.
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + LONG;
         while b.recv(&mut [0], Rx { peek: true, ..NOW }).is_ok() && Instant::now() < until {
             std::thread::yield_now();
         }

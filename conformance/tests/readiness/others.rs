@@ -24,7 +24,7 @@ pub enum Order {
 const ORDERS: [Order; 5] = [Order::TakeUp, Order::Send, Order::Receive, Order::Close, Order::End];
 
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = onecopy_testing::LONG;
 
 /// What a call came to there: bytes, and whether a record ended; or an errno.
 pub type Said = Result<(usize, bool), i32>;

@@ -241,6 +241,8 @@ impl World {
             ],
         );
         until_taken(&far, FAR6);
+        // The router's link came up with its other end.
+        until_taken(&router, Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 2));
         world.namespace = Arc::new(far);
         world.router = Some(router);
         Some(world)

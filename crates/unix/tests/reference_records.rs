@@ -378,3 +378,26 @@ fn a_chain_that_is_too_much_leaves_nothing_to_be_received() {
     assert!(readable());
     assert_eq!(b.recv(&mut [0; 9]).unwrap(), 1);
 }
+
+/// Of a pool that the peer maps no more, each part is copied, so that nothing limits how many there are.
+#[test]
+fn parts_of_one_pool_too_many_are_copied_and_not_counted() {
+    let (a, b) = SeqPacket::pair().unwrap();
+    let pools: Vec<SharedPool> = (0..16).map(|_| SharedPool::new(4096, 1).unwrap()).collect();
+    for pool in &pools {
+        a.send_loan(loan(pool, b"mine")).unwrap();
+        assert_eq!(b.recv(&mut [0; 9]).unwrap(), 4);
+    }
+    let pool = SharedPool::new(4096, 1).unwrap();
+    let bytes = pattern(3, 4096);
+    let one = chain(pool.writer(), &bytes);
+    let mut many = Chain::new();
+    for at in 0..300 {
+        many.concat(&mut one.range(at * 2, 1).unwrap()).unwrap();
+    }
+    assert_eq!(a.send_chain(b"", many).unwrap(), 300);
+    let mut got = [0; 301];
+    assert_eq!(b.recv(&mut got).unwrap(), 300);
+    assert!(got[..300].iter().eq(bytes.iter().step_by(2).take(300)));
+    assert_eq!((a.stats().references_copied, pool.lent()), (1, 0));
+}

@@ -215,9 +215,14 @@ impl Connection {
             Some(_) => Err(Error::new(Op::Send, Errno::XDEV).about("loan").because(
                 "its pool is shared with the peer of another stream, for ever; make one for each peer",
             )),
-            // Where several processes hold the end, each would lend the same slots.
-            None => Ok(domain.bytes() <= ring.producer.header().info.0.max_shared.load(Relaxed)
-                && !(lender.is_none() && self.others().were_there())),
+            None => Ok(match lender {
+                Some(lender) => lender.name_for(domain.bytes()).is_some() && !lender.is_left(),
+                // Where several processes hold the end, each would lend the same slots.
+                None => {
+                    domain.bytes() <= ring.producer.header().info.0.max_shared.load(Relaxed)
+                        && !self.others().were_there()
+                }
+            }),
         }
     }
 

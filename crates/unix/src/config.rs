@@ -4,7 +4,7 @@ pub use onecopy_chain::Credentials;
 use onecopy_socket::{Policy, Reader, Transport, Wait};
 
 /// How a seqpacket socket keeps its records. Both ends must agree: a client says which in the name it is
-/// bound to, and a listener closes connections that keep them in the other way.
+/// bound to. A listener of stream records closes connections that do not keep them so, and accept says ECONNABORTED.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Records {
     /// As Linux does: one send is one record, whole or not at all. A short receive drops the rest.

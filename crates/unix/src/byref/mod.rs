@@ -22,6 +22,7 @@
 //! | `domain.rs` | the peer that a pool is for, which each of its pages knows |
 //! | `lender.rs` | what is lent to the peer, and how it comes home |
 //! | `piece.rs`, `copies.rs` | receiving chains |
+//! | `listed.rs` | the list of a record that lies in pages, as its receiver has read it |
 //! | `../connection/{lend,chains,receive_pieces,listed_records}.rs` | the calls that send and receive these |
 //! | `../ancillary/pending.rs` | receiving: what a reference means |
 

@@ -41,6 +41,7 @@
 //! | `frames.rs` | frames of records in the ring: reading them, and joining them to a record |
 //! | `received.rs` | what a receive of a record returns |
 //! | `view.rs`, `view_io.rs` | received bytes that lie where they are until the view is dropped |
+//! | `window.rs` | a view at an address that stays, though its bytes move out of the ring |
 //! | `look.rs` | looking at them there: blocks by value, search, comparison |
 //! | `borrow_records.rs`, `listed_records.rs` | records read in place, and records whose bytes are in pages |
 //! | `descriptors.rs` | sending and receiving with descriptors and credentials |
@@ -57,6 +58,7 @@
 //! |---|---|
 //! | `open.rs` | how a connection is made: by pair, connect or accept |
 //! | `options.rs` | options, names, shutdown, and what happens at the last close |
+//! | `wait_shared.rs` | waiting for shared memory before the first byte |
 //!
 //! # Locks, in the order in which they are taken
 //!
@@ -67,7 +69,7 @@
 //! | `offer` | the peer's ring, from when there is one until the sender switches to it | never |
 //!
 //! A receiver only ever *tries* `tx`: a sender that sleeps for want of room must not stop receiving. So
-//! `Datagram::connect` may take `tx` first, and then `rx`. The `state` of a datagram socket's pairing comes
+//! connecting a datagram socket may take `tx` first, and then `rx`. The `state` of a datagram socket's pairing comes
 //! after both. A thread that holds it only tries them.
 
 use crate::byref::copies::Copies;

@@ -1,8 +1,8 @@
 //! How a client knows that its listener is one of ours, before anything was sent. It may then attach rings to
 //! its own bytes (`upgrade.rs`). A plain server would be handed a descriptor that it knows nothing of.
 //!
-//! Each listener has a second socket, its *rendezvous*, from which nobody accepts. It has a name in the
-//! abstract namespace: after the listener's own abstract name, or after device and inode of its path. The
+//! Each listener has a second socket, its *rendezvous*. What comes to it is closed unread, but for visits
+//! (`visit.rs`). It has a name in the abstract namespace: after the listener's own abstract name, or after device and inode of its path. The
 //! rendezvous says only that it is there, and that it belongs to the user that listens. A client that has
 //! just connected to the listener connects to the rendezvous, and closes that connection again. The
 //! rendezvous goes before its listener does. So while it is there, the name or the inode is still that

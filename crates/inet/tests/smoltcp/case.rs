@@ -1,4 +1,5 @@
 //! Our TCP and smoltcp's, one at either end of a wire: two programs that were written apart, of one RFC.
+//! It is one file of some 690 lines: every step looks at both programs, and is told in the words of both.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

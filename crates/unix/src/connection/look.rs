@@ -41,11 +41,30 @@ pub struct Look<'a> {
     spans: Spans<'a>,
 }
 
-impl<'a> Look<'a> {
-    pub(super) fn new(view: &'a View, spans: Spans<'a>) -> Look<'a> {
-        Look { view, spans }
+impl View {
+    /// Lets a program look at what is in view where it lies, without a copy: to add up, hash, search, compare or
+    /// parse it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::io::Write;
+    /// # let (client, server) = onecopy_unix::Stream::pair()?;
+    /// (&client).write_all(b"one line\nand another\n")?;
+    /// let mut view = server.recv_borrowed(1 << 20)?;
+    /// assert!(view.look().starts_with(b"one"));
+    /// let end = view.look().find(b"\n").ok_or("no line yet")?;
+    /// view.advance(end + 1);
+    /// assert!(view.look() == b"and another\n");
+    /// assert_eq!(server.stats().user_copied_out, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn look(&self) -> Look<'_> {
+        Look { view: self, spans: self.spans() }
     }
+}
 
+impl<'a> Look<'a> {
     /// Returns how many bytes there are.
     #[inline]
     pub fn len(&self) -> usize {

@@ -4,7 +4,6 @@ use crate::ancillary::pending::Next;
 use crate::byref::piece::Piece;
 use crate::connection::Connection;
 use crate::connection::idle::Waiting;
-use crate::connection::look::Look;
 use crate::connection::received::{MAX_HEAP, Taken};
 use crate::connection::rx::{Rx, RxRing};
 use crate::connection::wait::Ready;
@@ -326,27 +325,6 @@ impl View {
     /// Whether nothing is in view: at the end of the stream, or of a record or datagram of no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
-    }
-
-    /// Lets a program look at what is in view where it lies, without a copy: to add up, hash, search, compare or
-    /// parse it.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use std::io::Write;
-    /// # let (client, server) = onecopy_unix::Stream::pair()?;
-    /// (&client).write_all(b"one line\nand another\n")?;
-    /// let mut view = server.recv_borrowed(1 << 20)?;
-    /// assert!(view.look().starts_with(b"one"));
-    /// let end = view.look().find(b"\n").ok_or("no line yet")?;
-    /// view.advance(end + 1);
-    /// assert!(view.look() == b"and another\n");
-    /// assert_eq!(server.stats().user_copied_out, 0);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn look(&self) -> Look<'_> {
-        Look::new(self, self.spans())
     }
 
     /// Returns where the bytes lie: address and length of their parts, of which the second is empty but where they wrap in

@@ -158,15 +158,16 @@ impl Both {
         let to = 1 - from;
         while self.filled[from] {
             self.cable.settle();
-            let (Some(our), Some(kernel)) = (&mut self.ours[to], &mut self.kernels[to]) else { break };
-            let (more, _) = drain(our, || self.cable.settle());
-            let (theirs, _) = drain(kernel, std::thread::yield_now);
+            // Looked at before the receivers take what has come: what is acknowledged lies with them then.
             // (The kernel counts what was dropped with a reset for ever.)
             let ours = self.ours[from].as_ref().map_or(0, |end| end.end.unacknowledged_bytes().unwrap());
             let theirs_left = self.kernels[from].as_ref().map_or(0, |end| match polled(&end.end) {
                 flags if flags.contains(PollFlags::HUP) => 0,
                 _ => onecopy_sys::socket::unread_memory(&end.end).unwrap(),
             });
+            let (Some(our), Some(kernel)) = (&mut self.ours[to], &mut self.kernels[to]) else { break };
+            let (more, _) = drain(our, || self.cable.settle());
+            let (theirs, _) = drain(kernel, std::thread::yield_now);
             let over = PollFlags::RDHUP | PollFlags::HUP;
             let ended = self.ours[to].as_ref().is_none_or(|end| polled(&end.end).intersects(over))
                 && self.kernels[to].as_ref().is_none_or(|end| polled(&end.end).intersects(over));

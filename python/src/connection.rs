@@ -7,7 +7,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use rustix::io::Errno;
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use crate::call::{self, DONTWAIT, Failure, failed};
 use crate::held::Held;
 use crate::loans::Loans;
 use crate::memory::Buffer;
+use crate::on_stack;
 use crate::reservation::Reservation;
 use crate::tensor::{self, Tensor};
 use crate::transport::{Data, Transport};
@@ -131,6 +131,10 @@ impl Connection {
                 call::waiting(py, limit, || Transport::tcp(tcp(host, limit)?))?
             }
         };
+        Connection::with_timeout(transport, limit)
+    }
+
+    pub fn with_timeout(transport: Transport, limit: Option<Duration>) -> PyResult<Connection> {
         let connection = Connection::of(transport);
         connection.set_limit(limit)?;
         Ok(connection)
@@ -351,7 +355,7 @@ impl Connection {
 
     /// The readiness descriptor, for select, poll and asyncio; -1 once closed. Nothing may be read from it.
     fn fileno(&self) -> i32 {
-        self.place().as_ref().map_or(-1, |inner| inner.transport.fd().as_raw_fd())
+        self.place().as_ref().map_or(-1, |inner| on_stack::number(inner.transport.fd()))
     }
 
     /// Closes the connection. Views of it stay valid.

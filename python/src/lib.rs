@@ -10,7 +10,9 @@ mod held;
 mod listener;
 mod loans;
 mod memory;
+mod on_stack;
 mod reservation;
+mod stack;
 mod tensor;
 mod transport;
 mod view;
@@ -26,6 +28,8 @@ mod _onecopy {
     use crate::listener::Listener;
     #[pymodule_export]
     use crate::reservation::Reservation;
+    #[pymodule_export]
+    use crate::stack::Stack;
     #[pymodule_export]
     use crate::tensor::Tensor;
     #[pymodule_export]

@@ -6,27 +6,33 @@ use pyo3::types::PyTuple;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::address::{Address, Options};
 use crate::call::{self, DONTWAIT, Failure, failed};
 use crate::connection::Connection;
+use crate::on_stack;
 use crate::transport::Transport;
 
 enum Socket {
     Stream(unix::Listener),
     Records(SeqListener),
     Tcp(TcpListener),
+    OnStack(on_stack::Listener),
 }
 
 impl Socket {
-    fn fd(&self) -> BorrowedFd<'_> {
-        match self {
+    /// # Errors
+    ///
+    /// EBUSY of a stack that another process has made.
+    fn fd(&self) -> Result<BorrowedFd<'_>, Failure> {
+        Ok(match self {
             Socket::Stream(listener) => listener.as_fd(),
             Socket::Records(listener) => listener.as_fd(),
             Socket::Tcp(listener) => listener.as_fd(),
-        }
+            Socket::OnStack(listener) => listener.fd()?,
+        })
     }
 
     /// Waits for somebody to come, then accepts. The listener itself never waits: another thread, or process, may be faster.
@@ -46,10 +52,11 @@ impl Socket {
                     }
                     Err(error) => Err(error.into()),
                 },
+                Socket::OnStack(listener) => listener.accept().map(Transport::OnStack),
             };
             match accepted {
                 Err(failure) if failure.errno == Errno::AGAIN.raw_os_error() => {
-                    let fd = self.fd();
+                    let fd = self.fd()?;
                     if poll(&mut [PollFd::new(&fd, PollFlags::IN)], limit)? == 0 {
                         return Err(failure);
                     }
@@ -95,7 +102,15 @@ impl Listener {
                 Socket::Tcp(listener)
             }
         };
-        Ok(Listener { socket: Mutex::new(Some(Arc::new(socket))), timeout: Mutex::new(None) })
+        Ok(Listener::of(socket))
+    }
+
+    pub fn on_stack(listener: on_stack::Listener) -> Listener {
+        Listener::of(Socket::OnStack(listener))
+    }
+
+    fn of(socket: Socket) -> Listener {
+        Listener { socket: Mutex::new(Some(Arc::new(socket))), timeout: Mutex::new(None) }
     }
 
     fn place(&self) -> MutexGuard<'_, Option<Arc<Socket>>> {
@@ -139,6 +154,9 @@ impl Listener {
             Socket::Tcp(listener) => {
                 return Ok(format!("tcp://{}", listener.local_addr().map_err(failed)?));
             }
+            Socket::OnStack(listener) => {
+                return Ok(format!("tcp://{}", listener.local_addr().map_err(failed)?));
+            }
             Socket::Stream(listener) => listener.local_addr(),
             Socket::Records(listener) => listener.local_addr(),
         }
@@ -152,7 +170,7 @@ impl Listener {
 
     /// The descriptor, for select, poll and asyncio; -1 once closed.
     fn fileno(&self) -> i32 {
-        self.place().as_ref().map_or(-1, |socket| socket.fd().as_raw_fd())
+        self.place().as_ref().map_or(-1, |socket| on_stack::number(socket.fd()))
     }
 
     /// Closes the listener. A path's file stays.

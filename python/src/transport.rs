@@ -1,7 +1,7 @@
 //! The sockets behind a connection, under one set of calls.
 
 use onecopy::unix::{SeqPacket, Slot, Stream, View};
-use onecopy::{Reader, ReceivedFlags, RecvFlags, SendFlags};
+use onecopy::{Carrier, Reader, ReceivedFlags, RecvFlags, SendFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::net::{Shutdown, TcpStream};
@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::call::{DONTWAIT, Failure};
+use crate::on_stack;
 
 /// A socket.
 pub enum Transport {
@@ -17,6 +18,8 @@ pub enum Transport {
     Records(SeqPacket),
     /// The kernel's TCP, and what it has moved.
     Tcp(TcpStream, Mutex<Moved>),
+    /// TCP of a stack of ours, or the kernel's by io_uring.
+    OnStack(on_stack::Stream),
 }
 
 /// Bytes that kernel TCP has moved. It copies each once.
@@ -39,11 +42,12 @@ type Result<T> = std::result::Result<T, Failure>;
 
 /// Calls the same method of both unix sockets.
 macro_rules! both {
-    ($self:expr, $socket:ident => $call:expr, tcp $tcp:ident => $other:expr) => {
+    ($self:expr, $socket:ident => $call:expr, tcp $tcp:ident => $other:expr, stack $stack:ident => $third:expr) => {
         match $self {
             Transport::Stream($socket) => $call,
             Transport::Records($socket) => $call,
             Transport::Tcp($tcp, _) => $other,
+            Transport::OnStack($stack) => $third,
         }
     };
 }
@@ -71,7 +75,7 @@ impl Transport {
             let mut kernel = rustix::net::SendFlags::NOSIGNAL;
             kernel.set(rustix::net::SendFlags::DONTWAIT, flags & DONTWAIT != 0);
             rustix::net::send(stream, bytes, kernel)?
-        });
+        }, stack stream => stream.send(bytes, own)?);
         self.moved(|moved| moved.sent += sent as u64);
         Ok(sent)
     }
@@ -96,6 +100,10 @@ impl Transport {
                 kernel.set(rustix::net::RecvFlags::WAITALL, all);
                 rustix::net::recv(stream, buffer, kernel)?.0
             }
+            Transport::OnStack(stream) => {
+                flags.set(RecvFlags::WAITALL, all);
+                stream.recv(buffer, flags)?
+            }
         };
         self.moved(|moved| moved.received += received as u64);
         Ok(received)
@@ -111,7 +119,7 @@ impl Transport {
                 whole(flags)?;
                 Ok(Data::Place(view))
             }
-            Transport::Tcp(..) => {
+            Transport::Tcp(..) | Transport::OnStack(_) => {
                 let mut bytes = vec![0; max.min(PIECE)];
                 let received = self.recv(&mut bytes, dont_wait, false)?;
                 bytes.truncate(received);
@@ -121,12 +129,12 @@ impl Transport {
         }
     }
 
-    /// Room in the peer's buffer; None of kernel TCP, which has none.
+    /// Room in the peer's buffer; None of TCP, which has none.
     pub fn reserve(&self, len: usize) -> Result<Option<Slot<'_>>> {
         Ok(match self {
             Transport::Stream(socket) => Some(socket.reserve(len)?),
             Transport::Records(socket) => Some(socket.reserve(len)?),
-            Transport::Tcp(..) => None,
+            Transport::Tcp(..) | Transport::OnStack(_) => None,
         })
     }
 
@@ -140,12 +148,12 @@ impl Transport {
 
     /// Bytes that the ring holds which the peer sends through; 0 without one.
     pub fn receive_capacity(&self) -> usize {
-        both!(self, socket => socket.capacity().1, tcp _stream => 0)
+        both!(self, socket => socket.capacity().1, tcp _stream => 0, stack _stream => 0)
     }
 
     /// Whether there is something to receive before so much time has passed, or a signal came.
     pub fn readable_within(&self, limit: Duration) -> bool {
-        let fd = self.fd();
+        let Ok(fd) = self.fd() else { return true };
         let limit = Timespec::try_from(limit).ok();
         !matches!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], limit.as_ref()), Ok(0))
     }
@@ -161,17 +169,20 @@ impl Transport {
             stream.set_nonblocking(nonblocking)?;
             stream.set_read_timeout(limit)?;
             stream.set_write_timeout(limit)?;
-        });
+        }, stack stream => stream.set_timeout(if nonblocking { Some(Duration::ZERO) } else { limit }));
         Ok(())
     }
 
     pub fn shutdown(&self, how: Shutdown) -> Result<()> {
-        both!(self, socket => socket.shutdown(how)?, tcp stream => stream.shutdown(how)?);
+        both!(self, socket => socket.shutdown(how)?, tcp stream => stream.shutdown(how)?, stack stream => stream.shutdown(how)?);
         Ok(())
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        both!(self, socket => socket.as_fd(), tcp stream => stream.as_fd())
+    /// # Errors
+    ///
+    /// EBUSY of a stack that another process has made.
+    pub fn fd(&self) -> Result<BorrowedFd<'_>> {
+        Ok(both!(self, socket => socket.as_fd(), tcp stream => stream.as_fd(), stack stream => stream.fd()?))
     }
 
     pub fn path(&self) -> &'static str {
@@ -182,11 +193,14 @@ impl Transport {
                 (false, true) => "kernel",
                 (false, false) => "kernel and shared memory",
             }
-        }, tcp _stream => "kernel")
+        }, tcp _stream => "kernel", stack stream => match stream.get().map(|stream| stream.path().send) {
+            Ok(Carrier::Stack) => "stack",
+            _ => "kernel",
+        })
     }
 
     pub fn policy(&self) -> Option<onecopy::Policy> {
-        both!(self, socket => Some(socket.policy()), tcp _stream => None)
+        both!(self, socket => Some(socket.policy()), tcp _stream => None, stack stream => stream.get().ok().map(|stream| stream.policy()))
     }
 
     pub fn set_policy(&self, policy: onecopy::Policy) -> Result<()> {
@@ -197,13 +211,19 @@ impl Transport {
         }, tcp _stream => Err(Failure {
             errno: Errno::OPNOTSUPP.raw_os_error(),
             text: "the kernel copies what goes over its TCP: no policy of ours applies".to_owned(),
-        }))
+        }), stack stream => {
+            stream.get()?.set_policy(policy);
+            Ok(())
+        })
     }
 
     pub fn stats(&self) -> Vec<(&'static str, u64)> {
         match self {
             Transport::Stream(socket) => socket.stats().named().collect(),
             Transport::Records(socket) => socket.stats().named().collect(),
+            Transport::OnStack(stream) => {
+                stream.get().map_or_else(|_| Vec::new(), |stream| stream.stats().named().collect())
+            }
             Transport::Tcp(_, moved) => {
                 let moved = *moved.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 let copied = moved.sent + moved.received;

@@ -1,0 +1,205 @@
+//! TCP of a stack of onecopy's own: what waits here waits at a descriptor, so that Ctrl-C ends it.
+
+use onecopy::{RecvFlags, SendFlags, tcp};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::mem;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::process;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::call::Failure;
+
+type Result<T> = std::result::Result<T, Failure>;
+
+/// What belongs to the process that made it. A child of a fork has the memory and the descriptors of a stack and not its thread: two would
+/// answer for one address.
+pub struct Here<T> {
+    value: Option<T>,
+    process: u32,
+}
+
+impl<T> Here<T> {
+    pub fn new(value: T) -> Here<T> {
+        Here { value: Some(value), process: process::id() }
+    }
+
+    /// # Errors
+    ///
+    /// EBUSY in another process.
+    pub fn get(&self) -> Result<&T> {
+        let here = self.process == process::id();
+        self.value.as_ref().filter(|_| here).ok_or_else(|| Failure {
+            errno: Errno::BUSY.raw_os_error(),
+            text: "its stack belongs to the process that forked: make a Stack of this process's own"
+                .to_owned(),
+        })
+    }
+}
+
+impl<T> Drop for Here<T> {
+    fn drop(&mut self) {
+        if self.process != process::id() {
+            // To close it would speak for the process that has it.
+            mem::forget(self.value.take());
+        }
+    }
+}
+
+/// A connection.
+pub struct Stream {
+    stream: Here<tcp::Stream>,
+    limit: Mutex<Option<Duration>>,
+}
+
+impl Stream {
+    pub fn of(stream: tcp::Stream) -> Result<Stream> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        // Made with the first call; later ones find it.
+        stream.poll_fd()?;
+        Ok(Stream { stream: Here::new(stream), limit: Mutex::new(None) })
+    }
+
+    /// Connects, as often as it is called: an interrupted call leaves in `begun` what the next one goes on with.
+    pub fn connect(
+        stack: &onecopy::Stack,
+        address: SocketAddr,
+        limit: Option<Duration>,
+        begun: &mut Option<tcp::Stream>,
+    ) -> Result<Stream> {
+        let stream = match begun.take() {
+            Some(stream) => stream,
+            None => tcp::Stream::connect_nonblocking(stack, address)?,
+        };
+        let stream = begun.insert(stream);
+        wait(stream.poll_fd()?, PollFlags::OUT, limit)?;
+        let refused = stream.take_error()?;
+        match (refused, begun.take()) {
+            (None, Some(stream)) => Stream::of(stream),
+            (Some(error), _) => Err(error.about("address").into()),
+            (None, None) => Err(Errno::NOTCONN.into()),
+        }
+    }
+
+    pub fn set_timeout(&self, limit: Option<Duration>) {
+        *self.limit.lock().unwrap_or_else(PoisonError::into_inner) = limit;
+    }
+
+    /// Calls `attempt` whenever the socket is ready, until it need not wait or the limit has come.
+    fn patiently<R>(
+        &self,
+        way: PollFlags,
+        dont_wait: bool,
+        mut attempt: impl FnMut(&tcp::Stream) -> onecopy::Result<R>,
+    ) -> Result<R> {
+        let stream = self.stream.get()?;
+        let limit = match dont_wait {
+            true => Some(Duration::ZERO),
+            false => *self.limit.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        let began = Instant::now();
+        loop {
+            match attempt(stream) {
+                Err(error) if error.would_block() => {
+                    let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+                    if left.is_some_and(|left| left.is_zero()) {
+                        return Err(error.into());
+                    }
+                    wait(stream.poll_fd()?, way, left)?;
+                }
+                done => return Ok(done?),
+            }
+        }
+    }
+
+    pub fn send(&self, bytes: &[u8], flags: SendFlags) -> Result<usize> {
+        let dont_wait = flags.contains(SendFlags::DONTWAIT);
+        let mut sent = 0;
+        loop {
+            match self
+                .patiently(PollFlags::OUT, dont_wait, |stream| stream.send_with_flags(&bytes[sent..], flags))
+            {
+                // What is under way is told first; the next call tells what came in between.
+                Err(_) if sent > 0 => return Ok(sent),
+                Ok(n) if n > 0 && sent + n < bytes.len() && !dont_wait => sent += n,
+                done => return done.map(|n| sent + n),
+            }
+        }
+    }
+
+    pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
+        let (dont_wait, all) = (flags.contains(RecvFlags::DONTWAIT), flags.contains(RecvFlags::WAITALL));
+        let mut have = 0;
+        loop {
+            let got = self.patiently(PollFlags::IN, dont_wait, |stream| {
+                stream.recv_with_flags(&mut buffer[have..], RecvFlags::empty())
+            });
+            match got {
+                // What has come is not lost for what has not.
+                Err(_) if have > 0 => return Ok(have),
+                Ok(n) if all && n > 0 && have + n < buffer.len() => have += n,
+                done => return done.map(|n| have + n),
+            }
+        }
+    }
+
+    pub fn shutdown(&self, how: Shutdown) -> Result<()> {
+        Ok(self.stream.get()?.shutdown(how)?)
+    }
+
+    pub fn fd(&self) -> Result<BorrowedFd<'_>> {
+        Ok(self.stream.get()?.poll_fd()?)
+    }
+
+    pub fn get(&self) -> Result<&tcp::Stream> {
+        self.stream.get()
+    }
+}
+
+/// A listener.
+pub struct Listener(Here<tcp::Listener>);
+
+impl Listener {
+    pub fn bind(stack: &onecopy::Stack, address: SocketAddr, backlog: Option<u32>) -> Result<Listener> {
+        let listener = match backlog {
+            Some(backlog) => tcp::Listener::bind_with_backlog(stack, address, backlog)?,
+            None => tcp::Listener::bind(stack, address)?,
+        };
+        listener.set_nonblocking(true)?;
+        listener.poll_fd()?;
+        Ok(Listener(Here::new(listener)))
+    }
+
+    pub fn accept(&self) -> Result<Stream> {
+        Stream::of(self.0.get()?.accept()?.0)
+    }
+
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        Ok(self.0.get()?.local_addr()?)
+    }
+
+    pub fn fd(&self) -> Result<BorrowedFd<'_>> {
+        Ok(self.0.get()?.poll_fd()?)
+    }
+}
+
+/// The descriptor's number; -1 where there is none to wait at.
+pub fn number(fd: Result<BorrowedFd<'_>>) -> i32 {
+    fd.map_or(-1, |fd| fd.as_raw_fd())
+}
+
+/// Waits until `fd` is ready.
+///
+/// # Errors
+///
+/// EAGAIN when the limit has come, EINTR.
+fn wait(fd: BorrowedFd<'_>, way: PollFlags, limit: Option<Duration>) -> Result<()> {
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    match poll(&mut [PollFd::new(&fd, way)], limit.as_ref())? {
+        0 => Err(Errno::AGAIN.into()),
+        _ => Ok(()),
+    }
+}

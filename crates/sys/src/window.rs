@@ -48,6 +48,29 @@ impl Drop for Fresh {
     }
 }
 
+/// Looks what a failed move has left at `at`. The kernel checks the limits first, and then unmaps what is there before it allocates what it moves with
+/// (mm/mremap.c: mremap_to), so that a failure may come behind it: then the pages go there in two steps. (What another thread has mapped there in between looks like what was there before.)
+#[cold]
+fn fill_hole(at: *mut u8, fresh: &Fresh, errno: io::Errno) -> io::Result<()> {
+    let (protection, flags) =
+        (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
+    // SAFETY: it replaces nothing (mmap(2): MAP_FIXED_NOREPLACE). Where nothing is mapped, the range is the window's own.
+    match unsafe { rustix::mm::mmap_anonymous(at.cast(), fresh.len, protection, flags) } {
+        Err(io::Errno::EXIST) => Err(errno),
+        Err(_) => {
+            // An address that was given away shows nothing, and what is mapped next may come there.
+            eprintln!("onecopy: no memory to put back what was at {at:?}: {errno}");
+            std::process::abort()
+        }
+        Ok(_) => {
+            // SAFETY: both are `len` bytes of mappings that nobody writes: one is fresh, and the other was just made.
+            unsafe { std::ptr::copy_nonoverlapping(fresh.base.as_ptr(), at, fresh.len) };
+            // SAFETY: the mapping that was just made.
+            unsafe { rustix::mm::mprotect(at.cast(), fresh.len, MprotectFlags::READ) }
+        }
+    }
+}
+
 impl Window {
     /// Maps all of `memory` once more, for reading. It stays when `memory` is unmapped.
     ///
@@ -86,7 +109,8 @@ impl Window {
     ///
     /// # Errors
     ///
-    /// What mmap(2) and mremap(2) say, mostly ENOMEM. Nothing was replaced.
+    /// What mmap(2) and mremap(2) say, mostly ENOMEM. Nothing was replaced. (Where the kernel has no memory to put back what it has unmapped, the process is
+    /// aborted.)
     ///
     /// # Panics
     ///
@@ -118,12 +142,17 @@ impl Window {
         unsafe { rustix::mm::mprotect(fresh.base.as_ptr().cast(), len, MprotectFlags::READ)? };
         // SAFETY: `at..at + len` is whole pages of the window, which stay readable, now by the fresh ones. They were nobody else's,
         // and nobody uses their old address. What the window showed there is mapped elsewhere, or nowhere.
-        unsafe {
-            rustix::mm::mremap_fixed(fresh.base.as_ptr().cast(), len, len, MremapFlags::MAYMOVE, at.cast())?;
+        let moved = unsafe {
+            rustix::mm::mremap_fixed(fresh.base.as_ptr().cast(), len, len, MremapFlags::MAYMOVE, at.cast())
+        };
+        match moved {
+            Ok(_) => {
+                // The kernel has moved it.
+                let _moved = fresh.let_go();
+                Ok(())
+            }
+            Err(errno) => fill_hole(at, &fresh, errno),
         }
-        // The kernel has moved it.
-        let _moved = fresh.let_go();
-        Ok(())
     }
 }
 
@@ -202,6 +231,35 @@ mod tests {
             assert_eq!(read(&window, at * page, page), vec![shown; page], "page {at}");
         }
         assert_eq!(window.replace(0, 0, |_, _| panic!("no page")), Ok(()));
+    }
+
+    #[test]
+    fn a_hole_that_a_failed_move_has_left_is_filled() {
+        let (fd, mapping, page) = pages(3);
+        let window = Window::over(&mapping).unwrap();
+        write(&fd, 0, &vec![1; 3 * page]);
+        let fresh = |byte: u8| {
+            let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+            // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing.
+            let base =
+                unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), page, protection, flags) }.unwrap();
+            // SAFETY: a page of our own.
+            unsafe { base.cast::<u8>().write_bytes(byte, page) };
+            Fresh { base: NonNull::new(base.cast()).unwrap(), len: page }
+        };
+        // SAFETY: inside of the window.
+        let at = unsafe { window.base().as_ptr().add(page) };
+        // (The kernel would give the hole to what is mapped next.)
+        let behind = fresh(3);
+        // It failed before anything was unmapped.
+        assert_eq!(fill_hole(at, &fresh(2), io::Errno::NOMEM), Err(io::Errno::NOMEM));
+        assert_eq!(read(&window, page, page), vec![1; page]);
+        // SAFETY: the window's own page, as the kernel would have unmapped it.
+        unsafe { rustix::mm::munmap(at.cast(), page) }.unwrap();
+        assert_eq!(fill_hole(at, &behind, io::Errno::NOMEM), Ok(()));
+        for (at, shown) in [(0, 1), (1, 3), (2, 1)] {
+            assert_eq!(read(&window, at * page, page), vec![shown; page], "page {at}");
+        }
     }
 
     #[test]

@@ -327,6 +327,17 @@ impl View {
         self.len == 0
     }
 
+    /// Whether the bytes lie where the sender has written them, and keep its room or its page. Else they are in a buffer of this process: received
+    /// over the kernel, or made of a record in pages.
+    pub fn is_in_place(&self) -> bool {
+        matches!(self.place, Place::Ring { .. } | Place::Lent { .. })
+    }
+
+    /// Whether the bytes lie in a page that the sender has lent: the view keeps that page, and no room of the ring.
+    pub fn is_lent(&self) -> bool {
+        matches!(self.place, Place::Lent { .. })
+    }
+
     /// Returns where the bytes lie: address and length of their parts, of which the second is empty but where they wrap in
     /// the ring. For who hands memory to another language. The addresses stay what they are while the view lives and is not advanced, also
     /// where it is moved. The peer may still write there, so no `&[u8]` may be made of them.

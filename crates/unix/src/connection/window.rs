@@ -64,6 +64,9 @@ impl Window {
     /// while the window lives, whatever becomes of the views. Whoever reads there meanwhile reads the same bytes. Views that wrap or that lie elsewhere
     /// are left as they are. The bytes count as copied out; whole pages are copied.
     ///
+    /// Pages that the kernel or a device has pinned do not follow: a read with O_DIRECT or a send with MSG_ZEROCOPY that is under way, and memory that was registered
+    /// (cudaHostRegister, io_uring's buffers), go on with the sender's page. Whoever hands such an address out keeps the view until they are done.
+    ///
     /// # Errors
     ///
     /// What mmap(2) and mremap(2) say, mostly ENOMEM. Nothing has changed at any address; the views are still needed.
@@ -75,7 +78,10 @@ impl Window {
         // Neighbours in one piece: each piece is a mapping of its own, and a process has 65,530 of these.
         let mut pieces: Vec<Range<usize>> = Vec::new();
         for range in ranges {
-            match pieces.last_mut().filter(|last| range.start <= last.end.next_multiple_of(PAGE)) {
+            match pieces
+                .last_mut()
+                .filter(|last| range.start / PAGE * PAGE <= last.end.next_multiple_of(PAGE))
+            {
                 Some(last) => last.end = last.end.max(range.end),
                 None => pieces.push(range),
             }
@@ -84,8 +90,10 @@ impl Window {
             self.pages.replace(piece.start, piece.len(), copy)?;
         }
         drop(kept);
-        for view in views.iter().filter(|view| self.range(view).is_some()) {
-            view.count_copied(view.len());
+        // One memory is one end's, or one socket's lane's: all count with it.
+        let here = || views.iter().filter(|view| self.range(view).is_some());
+        if let Some(first) = here().next() {
+            first.count_copied(here().map(|view| view.len()).sum());
         }
         Ok(())
     }

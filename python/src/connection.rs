@@ -18,7 +18,7 @@ use crate::memory::Buffer;
 use crate::on_stack;
 use crate::reservation::Reservation;
 use crate::tensor::{self, Tensor};
-use crate::transport::{Data, Transport};
+use crate::transport::Transport;
 use crate::view::View;
 
 /// What a connection and its reservations share.
@@ -74,10 +74,11 @@ impl Inner {
                 done => done,
             });
             match first {
-                Err(failure) if failure.waits() => self.loans.relieve(0),
+                Err(failure) if failure.waits() => {}
                 done => return Ok(done?),
             }
         }
+        let _waits = py.detach(|| self.loans.wait());
         call::waiting(py, limit, || attempt(dont_wait))
     }
 }
@@ -197,8 +198,9 @@ impl Connection {
         while have < len {
             let rest = &mut bytes[have..];
             let piece = rest.len().min(ALL);
-            let n =
-                call::waiting(py, inner.timeout(), || inner.transport.recv(&mut rest[..piece], false, true))?;
+            let n = inner
+                .receiving(py, 0, |dont_wait| inner.transport.recv(&mut rest[..piece], dont_wait, true))?;
+            inner.loans.took(n);
             if n == 0 {
                 return Err(PyEOFError::new_err(format!(
                     "the peer ended the stream after {have} of {len} bytes"
@@ -206,7 +208,7 @@ impl Connection {
             }
             have += n;
         }
-        Ok(Held::new(Data::Own(bytes), &inner.loans))
+        Ok(Held::copied(bytes, &inner.loans))
     }
 }
 

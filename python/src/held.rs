@@ -31,6 +31,18 @@ enum Place {
     Released,
 }
 
+/// What held bytes keep of the sender's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Keeps {
+    Nothing,
+    /// A page that it has lent.
+    Page,
+    /// Room in its ring.
+    Room,
+    /// Room in its ring that no copy can take the place of: somebody has the ring's own address.
+    RoomForGood,
+}
+
 /// Where a view lies in a window.
 #[derive(Clone)]
 struct Seat {
@@ -41,23 +53,52 @@ struct Seat {
 impl Held {
     /// Holds `data`, in one piece: what wraps in the ring is copied, as Python knows no buffer of two pieces.
     pub fn new(data: Data, home: &Arc<Loans>) -> Held {
-        let place = match data {
-            Data::Place(view) if view.raw_parts()[1].1 > 0 => Place::Own(view.into_vec()),
-            Data::Place(view) => Place::Ring(view, None),
-            Data::Own(bytes) => Place::Own(bytes),
+        let (place, len, of_the_ring) = match data {
+            Data::Place(view) if view.raw_parts()[1].1 > 0 => {
+                let len = view.len();
+                (Place::Own(view.into_vec()), len, len)
+            }
+            Data::Place(view) if view.is_in_place() => {
+                let (len, is_lent) = (view.len(), view.is_lent());
+                (Place::Ring(view, None), len, if is_lent { 0 } else { len })
+            }
+            Data::Place(view) => {
+                let bytes = view.into_vec();
+                let len = bytes.len();
+                (Place::Own(bytes), len, len)
+            }
+            Data::Own(bytes) => {
+                let len = bytes.len();
+                (Place::Own(bytes), len, len)
+            }
         };
-        let len = match &place {
-            Place::Ring(view, _) => view.len(),
-            Place::Own(bytes) => bytes.len(),
-            Place::Kept(_) | Place::Released => 0,
-        };
-        let start = home.took(len);
+        Held::at(place, home.took(of_the_ring), len, home)
+    }
+
+    /// Holds a buffer whose bytes were received, and counted, before.
+    pub fn copied(bytes: Vec<u8>, home: &Arc<Loans>) -> Held {
+        let len = bytes.len();
+        Held::at(Place::Own(bytes), home.received(), len, home)
+    }
+
+    fn at(place: Place, start: u64, len: usize, home: &Arc<Loans>) -> Held {
         Held { state: Mutex::new(State { place, exports: 0 }), home: Arc::clone(home), start, len }
     }
 
     /// Whether the bytes lie in memory that the peer wrote to.
     pub fn in_place(&self) -> bool {
         matches!(lock(&self.state).place, Place::Ring(..))
+    }
+
+    /// What it keeps of the sender's.
+    pub fn keeps(&self) -> Keeps {
+        let state = lock(&self.state);
+        match &state.place {
+            Place::Ring(view, _) if view.is_lent() => Keeps::Page,
+            Place::Ring(_, None) if state.exports > 0 => Keeps::RoomForGood,
+            Place::Ring(..) => Keeps::Room,
+            Place::Own(_) | Place::Kept(_) | Place::Released => Keeps::Nothing,
+        }
     }
 
     /// Whether elements of so many bytes may lie where the bytes are. (A window is whole pages: it changes nothing of that.)
@@ -142,6 +183,9 @@ impl Held {
 pub fn keep(all: &[Arc<Held>], home: &Loans) -> u64 {
     let mut states: Vec<MutexGuard<'_, State>> = all.iter().map(|held| lock(&held.state)).collect();
     let mut old = Vec::new();
+    if home.was_refused() {
+        return 0;
+    }
     for window in windows(&states) {
         let of = |state: &&mut MutexGuard<'_, State>| matches!(&state.place, Place::Ring(_, Some(seat)) if Arc::ptr_eq(&seat.window, &window));
         let views: Vec<&View> = states
@@ -154,6 +198,7 @@ pub fn keep(all: &[Arc<Held>], home: &Loans) -> u64 {
         home.retire(&window);
         // Without memory or mappings for it, the sender waits, as without a window.
         if window.keep(&views).is_err() {
+            home.note_refused();
             continue;
         }
         for state in states.iter_mut().filter(of) {

@@ -2,8 +2,9 @@
 
 use onecopy::unix::{View, Window};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
 
-use crate::held::{self, Held};
+use crate::held::{self, Held, Keeps};
 use crate::memory::Region;
 
 /// Windows that a connection has at most: its ring's, and those of pools that its peer lends from.
@@ -19,24 +20,75 @@ const FRAME: u64 = 32;
 /// What is held of one connection's ring.
 #[derive(Default)]
 pub struct Loans {
-    held: Mutex<Vec<Weak<Held>>>,
+    list: Mutex<List>,
     /// What was received, in bytes of the ring.
     received: Mutex<u64>,
     /// Windows that addresses are given away in. Those of which a page was replaced are not among them.
     windows: Mutex<Vec<Arc<Window>>>,
     /// Views that were copied out since the connection was made. Locked while it is done: one at a time.
     moved_out: Mutex<u64>,
+    /// When there was no memory, or no mapping left, to keep what a window shows.
+    refused: Mutex<Option<Instant>>,
+}
+
+/// What is held, and who waits for more.
+#[derive(Default)]
+struct List {
+    held: Vec<Weak<Held>>,
+    /// Receives that wait for the peer, and have copied out what was held when they began.
+    waiting: usize,
+}
+
+/// How long no copies are laid under addresses once the kernel has refused: a try copies first, and is refused then.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A receive that waits, until it is dropped.
+pub struct Waits<'a>(&'a Loans);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.list).waiting -= 1;
+    }
 }
 
 impl Loans {
+    /// Takes into account what was received. While another thread waits for the peer, nothing stays in place: the peer may be waiting for that room.
     pub fn add(&self, held: &Arc<Held>) {
         if held.in_place() && held.len > 0 {
-            let mut all = lock(&self.held);
+            let mut list = lock(&self.list);
+            if list.waiting > 0 {
+                drop(list);
+                let mut moved_out = lock(&self.moved_out);
+                *moved_out += u64::from(held.move_out());
+                return;
+            }
+            let all = &mut list.held;
             if all.len() == all.capacity() {
                 all.retain(|one| one.strong_count() > 0);
             }
             all.push(Arc::downgrade(held));
         }
+    }
+
+    /// Begins to wait for the peer: what is held is copied out, and what others receive meanwhile.
+    pub fn wait(&self) -> Waits<'_> {
+        lock(&self.list).waiting += 1;
+        let waits = Waits(self);
+        self.relieve(0);
+        waits
+    }
+
+    pub fn was_refused(&self) -> bool {
+        lock(&self.refused).is_some_and(|when| when.elapsed() < PAUSE)
+    }
+
+    pub fn note_refused(&self) {
+        *lock(&self.refused) = Some(Instant::now());
+    }
+
+    /// What was received so far, in bytes of the ring.
+    pub fn received(&self) -> u64 {
+        *lock(&self.received)
     }
 
     /// Notes that `len` bytes were received. Returns where in the ring they began.
@@ -53,7 +105,7 @@ impl Loans {
 
     /// Whether anything is held in place.
     pub fn any(&self) -> bool {
-        lock(&self.held).iter().any(|one| one.strong_count() > 0)
+        lock(&self.list).held.iter().any(|one| one.strong_count() > 0)
     }
 
     /// A window with an address for the view. None where the memory can't be mapped once more: then the address is the view's own.
@@ -80,31 +132,43 @@ impl Loans {
     }
 
     /// How much of the ring waits for the oldest of these: room goes back in order.
-    fn span<'a>(&self, mut held: impl Iterator<Item = &'a Arc<Held>>) -> u64 {
-        held.next().map_or(0, |oldest| *lock(&self.received) - oldest.start)
+    fn span(&self, held: &[Arc<Held>]) -> u64 {
+        let oldest = held.iter().find(|held| held.keeps() == Keeps::Room);
+        oldest.map_or(0, |oldest| self.received() - oldest.start)
     }
 
-    /// Copies out what is held, if more than `allowed` bytes of the ring wait for it: the peer would soon wait for room. What nobody looks at comes
-    /// first; of what somebody does, the copy gets the same address.
+    /// Copies out what is held, if more than `allowed` bytes of the ring wait for it: the peer would soon wait for room. With none allowed, pages that it has lent
+    /// go back, too: it may wait for these. What nobody looks at comes first; of what somebody does, the copy gets the same address.
     pub fn relieve(&self, allowed: usize) {
-        if lock(&self.held).is_empty() {
+        if lock(&self.list).held.is_empty() {
             return;
         }
         let mut moved_out = lock(&self.moved_out);
         let in_place = |one: &Weak<Held>| one.upgrade().filter(|held| held.in_place());
         let mut alive: Vec<Arc<Held>> = {
-            let mut all = lock(&self.held);
+            let all = &mut lock(&self.list).held;
             all.retain(|one| one.strong_count() > 0);
             all.iter().filter_map(in_place).collect()
         };
-        if self.span(alive.iter()) <= allowed as u64 {
+        // Behind what stays, no room is to be had.
+        let mut room = true;
+        alive.retain(|held| {
+            let keeps = held.keeps();
+            room &= keeps != Keeps::RoomForGood;
+            if keeps == Keeps::Page { allowed == 0 } else { room }
+        });
+        let enough = |alive: &[Arc<Held>]| match allowed {
+            0 => alive.is_empty(),
+            _ => self.span(alive) <= allowed as u64,
+        };
+        if enough(&alive) {
             return;
         }
         *moved_out += alive.iter().filter(|held| held.move_out()).count() as u64;
         alive.retain(|held| held.in_place());
-        if self.span(alive.iter()) > allowed as u64 {
+        if !enough(&alive) {
             *moved_out += held::keep(&alive, self);
         }
-        lock(&self.held).retain(|one| in_place(one).is_some());
+        lock(&self.list).held.retain(|one| in_place(one).is_some());
     }
 }

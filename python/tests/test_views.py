@@ -187,6 +187,66 @@ def test_what_wraps_is_one_buffer() -> None:
     assert other.stats()["user_copied_out"] > 0
 
 
+def test_a_tensor_of_many_rings_comes_while_another_is_held() -> None:
+    one, other = onecopy.pair(receive_buffer=4096, send_buffer=4096)
+    for end in (one, other):
+        end.settimeout(20)
+    one.send(b"x" + bytes(7))
+    small = other.recv(shape=(8,), dtype="uint8")
+    capsule = small.__dlpack__(max_version=(1, 0))  # somebody looks at it
+    whole = PATTERN * 4
+    sender = threading.Thread(target=one.sendall, args=(whole,))
+    sender.start()
+    tensor = other.recv(shape=(len(whole),), dtype="uint8")
+    sender.join()
+    assert bytes(tensor.view) == whole and bytes(small.view) == b"x" + bytes(7)
+    del capsule
+
+
+def test_what_came_over_the_kernel_keeps_no_room(address: str) -> None:
+    with onecopy.listen(address) as listener, onecopy.connect(address) as client, listener.accept() as server:
+        client.sendall(b"early")
+        early = server.recv_borrowed()
+        first = memoryview(early)
+        server.sendall(b"?")
+        assert client.recv(1) == b"?"
+        client.sendall(b"!")
+        assert server.recv(1) == b"!" and not early.in_place
+        for turn in range(100):  # many times what the ring holds
+            client.sendall(PATTERN)
+            before = server.recv_borrowed(len(PATTERN) // 2)
+            rest = len(PATTERN) - len(before)
+            while rest:
+                rest -= len(server.recv_borrowed(rest))
+            assert bytes(before) == PATTERN[: len(before)], turn
+        assert "shared memory" in server.path and bytes(first) == b"early"
+        assert server.stats()["views_copied_out"] == 0
+
+
+def test_a_thread_that_waits_is_not_kept_waiting_by_what_another_holds() -> None:
+    one, other = onecopy.pair(receive_buffer=4096, send_buffer=4096)
+    for end in (one, other):
+        end.settimeout(60)
+    total = 256 << 10
+    held: list[memoryview] = []
+    while not held:
+        got: list[bytes] = []
+        waiter = threading.Thread(
+            target=lambda: got.append(bytes(other.recv(shape=(total,), dtype="uint8").view))
+        )
+        waiter.start()
+        sent = 0
+        while sent < total + sum(len(memory) for memory in held):
+            try:
+                sent += one.send(bytes(min(512, total + sum(len(memory) for memory in held) - sent)))
+                if not held and 4096 < sent < total // 2:
+                    held.append(memoryview(other.recv_borrowed(100, onecopy.DONTWAIT)))
+            except BlockingIOError:
+                pass
+        waiter.join()
+        assert len(got[0]) == total
+
+
 def test_a_tensor_says_what_it_is() -> None:
     one, other = onecopy.pair(records=True)
     one.send(PATTERN)

@@ -131,7 +131,6 @@ async fn next_request(
         if parse {
             match Request::parse(inbox, proxy.limits) {
                 Ok(Some((_, length))) => return Ok(Some(length)),
-                Ok(None) if Instant::now() > deadline => return Err(late),
                 Ok(None) => {}
                 Err(refusal) => return Err(refusal),
             }
@@ -139,6 +138,7 @@ async fn next_request(
         let have = inbox.len();
         match peer.take(inbox) {
             Ok(0) => return Ok(None),
+            // What has come is not late because this thread had no CPU: only who is waited for can be. (A head has its limit in bytes.)
             Ok(_) => parse = have == 0 || inbox[have..].contains(&b'\n') || inbox.len() > proxy.limits.line,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 parse = false;
@@ -155,19 +155,21 @@ async fn next_request(
                     if !std::mem::replace(&mut begun, true) {
                         idle = idle.max(deadline);
                     }
-                } else if let Ok(ready) = tokio::time::timeout_at(deadline, peer.readable()).await {
-                    if ready.is_err() {
-                        return Ok(None);
-                    }
                 } else {
-                    return Err(late);
+                    let mut ready = tokio::time::timeout_at(deadline, peer.readable()).await;
+                    if ready.is_err() {
+                        // The time may be over before the runtime has looked at the sockets: after SIGCONT it is.
+                        tokio::task::yield_now().await;
+                        ready = tokio::time::timeout(Duration::ZERO, peer.readable()).await;
+                    }
+                    match ready {
+                        Ok(Ok(())) => {}
+                        Ok(Err(_)) => return Ok(None),
+                        Err(_) => return Err(late),
+                    }
                 }
             }
             Err(_) => return Ok(None),
-        }
-        // A whole head is not late because this thread had no CPU.
-        if !parse && Instant::now() > deadline {
-            return Err(late);
         }
     }
 }

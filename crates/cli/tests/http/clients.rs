@@ -185,6 +185,28 @@ fn one_who_never_stops_asking_keeps_nobody_waiting() {
     hears.join().unwrap();
 }
 
+/// A head that has come is not late because the proxy had no CPU, however many pieces it is read in.
+#[test]
+fn a_long_head_that_has_come_is_not_late() {
+    let pair = Pair::start("", "--head-timeout 1s --threads 1");
+    pair.file("a", 5);
+    until("it was in time until it was stopped", || {
+        let mut client = pair.client();
+        let began = Instant::now();
+        client.send("GET /a HTTP/1.1\r\n");
+        std::thread::sleep(Duration::from_millis(50));
+        pair.proxy.stop();
+        let in_time = began.elapsed() < Duration::from_millis(500);
+        let fields: String = (0..6).map(|i| format!("X-{i}: {}\r\n", "x".repeat(1000))).collect();
+        client.send(&format!("{fields}Host: x\r\n\r\n"));
+        std::thread::sleep(Duration::from_millis(1100));
+        pair.proxy.signal(rustix::process::Signal::CONT);
+        let status = client.response("GET").status;
+        assert!(status == 200 || !in_time, "{status}");
+        in_time
+    });
+}
+
 /// A body that is dropped may not hold a connection for longer than a head may; neither may half a head, at the daemon.
 #[test]
 fn what_drips_is_given_up() {

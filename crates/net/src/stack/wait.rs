@@ -143,7 +143,8 @@ impl Inner {
         let mut slept = false;
         let result = loop {
             if waiter.seen() != seen {
-                // It was told already.
+                // It was told already. Others may want the stack all the same: a sender of much is told each time.
+                shard = shard.give_way();
             } else if spins {
                 drop(shard);
                 spin_loop();
@@ -395,5 +396,43 @@ impl Wake for Tells {
         {
             inner.wake.ring();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack::{Driver, Stack};
+    use onecopy_link::Tap;
+    use onecopy_sync::atomic::{AtomicU32, Ordering};
+    use std::thread;
+
+    /// Who drives and has something to look at each time, as the sender of much has, never sleeps.
+    #[test]
+    fn who_drives_and_is_told_again_and_again_keeps_nobody_out() {
+        let stack = Stack::builder().link(Tap::cable(1500).unwrap().0).address("10.0.0.1/24");
+        let stack = stack.driver(Driver::Caller).linger(Duration::ZERO).build().unwrap();
+        let inner = stack.own().unwrap();
+        let waiter = Arc::new(Waiter::new(inner.with(|shard, _| shard.inet_mut().tcp_open()).unwrap()));
+        let (began, done) = (AtomicU32::new(0), AtomicU32::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while began.load(Ordering::SeqCst) == 0 {
+                    thread::yield_now();
+                }
+                inner.with(|_, _| done.store(1, Ordering::SeqCst));
+            });
+            let limit = Some(Duration::from_secs(10));
+            let patience = Patience { wait: Wait::Spin, none: false, limit, eager: true };
+            let waited = inner.wait(&waiter, patience, &Learnt::default(), |shard, _| {
+                // From here on it drives, and is told each time.
+                if shard.leader.is_some() {
+                    began.store(1, Ordering::SeqCst);
+                }
+                waiter.tell();
+                (done.load(Ordering::SeqCst) == 1).then_some(())
+            });
+            assert_eq!(waited, Ok(()), "the other thread never had the stack");
+        });
     }
 }

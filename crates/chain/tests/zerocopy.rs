@@ -202,11 +202,16 @@ fn small_sends_are_copied_and_say_so() {
     let _last = none.alloc().unwrap();
     let begun = socket.begin_uncopied(page.share(), Tell::Handle, &Writer::new(&none), 0);
     assert!(matches!(begun, Err((_, Refused::Pinned { .. }))), "it is lent, and nothing is allowed");
+    let one = PagePool::new(PoolConfig::new().limit(1), Heap::new()).unwrap();
+    socket.set_small(Some(Small::Below(10_000)));
+    let begun = socket.begin_uncopied(chain(&pool, 5000), Tell::Handle, &Writer::new(&one), 0);
+    assert!(matches!(begun, Err((_, Refused::Pinned { .. }))), "a copy takes two pages, and there is one");
+    socket.set_small(None);
     // Not smaller: it is charged, and nothing is allowed.
     let (_, why) = socket.begin(chain(&pool, 1000), Tell::Notice, &writer, 0).unwrap_err();
     assert!(matches!(why, Refused::Pinned { .. }));
     let counts = account.counts();
-    assert_eq!((counts.copied_small, counts.lent, counts.refused_pinned), (3, 0, 2));
+    assert_eq!((counts.copied_small, counts.lent, counts.refused_pinned), (3, 0, 3));
     // Measured: whatever it is, a page is not dearer to lend than to copy for ever.
     account.set_allowance(Allowance { small: Small::Measured, ..unlimited() });
     assert!(!socket.begin(chain(&pool, 1 << 20), Tell::Notice, &writer, 0).unwrap().is_copied());

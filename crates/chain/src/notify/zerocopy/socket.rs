@@ -117,9 +117,14 @@ impl Zerocopy {
         writer: &Writer<'_, A>,
         now_ns: u64,
     ) -> Result<Begun, (Chain, Refused)> {
-        // Where there is no page for a copy, it goes by reference, and is told of.
+        // Where there are not the pages for a copy, it goes by reference, and is told of.
         self.begin_by(chain, tell, writer, now_ns, |chain, writer| {
-            writer.pages().alloc().ok().map(|_| chain.share())
+            let pages = writer.pages();
+            let count = chain.len().div_ceil(pages.page_len().max(1) as usize);
+            // (Most often it is one, and there is no list of the others.)
+            let _first = pages.alloc().ok()?;
+            let _others = (1..count).map(|_| pages.alloc()).collect::<Result<Vec<_>, _>>().ok()?;
+            Some(chain.share())
         })
     }
 

@@ -132,7 +132,16 @@ fn append(
             how.remove(inet::SendFlags::END_OF_RECORD);
             how |= inet::SendFlags::MORE;
         }
-        let n = inet.tcp_send_bytes(now, id, slice, &writer(pool, hint), how)?;
+        let n = match inet.tcp_send_bytes(now, id, slice, &writer(pool, hint), how) {
+            Ok(n) => n,
+            Err(cause) => {
+                // What was given had more to come, which does not: it need not wait for that (tcp_sendmsg_locked(): wait_for_space).
+                if given > 0 {
+                    let _ = inet.tcp_push(now, id);
+                }
+                return Err(cause);
+            }
+        };
         data.advance(n, Fate::Sent).map_err(|_| Error::Invalid)?;
         given += n;
         if n < len {

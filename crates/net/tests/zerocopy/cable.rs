@@ -226,3 +226,20 @@ fn nothing_is_sent_at_once() {
     assert_eq!((not.error.kind(), not.chain.len()), (ErrorKind::BrokenPipe, 4));
     drop(server);
 }
+
+/// Its first piece does not lie there for the next one, which waits for memory, until a probe is due.
+#[test]
+fn what_a_copy_of_several_pieces_has_given_leaves_when_it_waits_for_memory() {
+    let (a, b) = stacks_with(Driver::Thread, |builder| {
+        builder.tcp(|tcp| (tcp.memory, tcp.wmem[0]) = ([0, 0, 4096], 1))
+    });
+    a.set_zerocopy_allowance(Allowance { small: Small::Below(10_000), ..NEVER });
+    let (client, _server) = pair(&a, &b);
+    let (pool, data) = (pool(), pattern(1000));
+    let mut both = chain(&pool, &data[..10]);
+    both.concat(&mut chain(&pool, &data[10..])).unwrap();
+    let left = || a.with(|inet| inet.tcp_stats().segments_out);
+    let before = left();
+    let sent = client.send_zerocopy_with_flags(both, SendFlags::DONTWAIT).unwrap();
+    assert_eq!((sent.len(), left() - before), (10, 1), "memory was gone after the first piece");
+}

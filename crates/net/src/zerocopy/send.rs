@@ -5,7 +5,7 @@ use crate::socket::{Common, Protocol, Socket, Way};
 use crate::stack::{Shard, poll_until};
 use onecopy_chain::notify::zerocopy::{Begun, Tell};
 use onecopy_chain::notify::{self, Segment};
-use onecopy_chain::{Chain, Writer};
+use onecopy_chain::{Chain, Checksum, Writer};
 use onecopy_inet::stack::slab::Id;
 use onecopy_socket::{Op, Result, SendFlags};
 use std::sync::Arc;
@@ -44,7 +44,11 @@ pub(crate) fn lend(
         (Ok(lender), Ok(one)) => (lender, one),
         (Err(error), _) | (_, Err(error)) => return Err(NotSent { chain, error }),
     };
-    let shared = chain.share();
+    let mut shared = chain.share();
+    // Bytes go as they lie, in the pieces that there is room for: a checksum that is to be finished would be in the way of a cut.
+    if unfinished(&shared) {
+        let _ = shared.set_checksum(Checksum::None);
+    }
     let (mut begun, number) = match begin(lender, shared) {
         Ok(begun) => begun,
         Err(error) => return Err(NotSent { chain, error }),
@@ -55,11 +59,18 @@ pub(crate) fn lend(
     match sent {
         Err(error) if taken == 0 => Err(NotSent { chain, error }),
         _ => {
+            if taken < chain.len() && unfinished(&chain) {
+                let _ = chain.set_checksum(Checksum::None);
+            }
             // Nothing is in the way of it: what was sent was cut there, too.
             let rest = chain.split_off(taken).unwrap_or_default();
             Ok(Taken { handle, number, chain, rest })
         }
     }
+}
+
+fn unfinished(chain: &Chain) -> bool {
+    matches!(chain.checksum(), Checksum::Partial { .. })
 }
 
 impl<P: Protocol> Socket<P> {

@@ -1,6 +1,7 @@
 //! Streams over a cable: what comes back, and what it says.
 
 use crate::world::{NEVER, chain, is_ours_alone, pair, pattern, pool, stacks, stacks_with};
+use onecopy_chain::Checksum;
 use onecopy_net::tcp::{Listener, Stream};
 use onecopy_net::zerocopy::{Allowance, Small};
 use onecopy_net::{Driver, SendFlags};
@@ -225,6 +226,37 @@ fn nothing_is_sent_at_once() {
     let not = client.send_zerocopy(crate::world::chain(&pool(), b"late")).unwrap_err();
     assert_eq!((not.error.kind(), not.chain.len()), (ErrorKind::BrokenPipe, 4));
     drop(server);
+}
+
+/// A socket sends bytes as they lie, in whatever pieces there is room for: that its checksum was to be finished does not matter to a chain.
+#[test]
+fn a_chain_whose_checksum_is_not_finished_is_cut_like_any_other() {
+    let (pool, data) = (pool(), pattern(300_000));
+    let unfinished = |len: usize| {
+        let mut chain = chain(&pool, &data[..len]);
+        chain.set_checksum(Checksum::Partial { start: 0, offset: 16 }).unwrap();
+        chain
+    };
+    for small in [0, 1_000_000] {
+        let (a, b) = stacks();
+        a.set_zerocopy_allowance(Allowance { small: Small::Below(small), ..NEVER });
+        let (client, mut server) = pair(&a, &b);
+        client.set(|settings| settings.send_buffer = Some(16 << 10)).unwrap();
+        let mut all = vec![0; data.len()];
+        // More than there is room for, of which the rest comes back.
+        let mut sent = client.send_zerocopy_with_flags(unfinished(300_000), SendFlags::DONTWAIT).unwrap();
+        let (len, rest) = (sent.len(), sent.take_rest());
+        assert!(len < 300_000 && len + rest.len() == 300_000, "{len} of it were taken, {}", rest.len());
+        assert!(rest.host().unwrap().to_vec() == data[len..]);
+        server.read_exact(&mut all[..len]).unwrap();
+        drop(client.send_zerocopy(unfinished(6000)).unwrap());
+        server.read_exact(&mut all[len..][..6000]).unwrap();
+        assert!(all[..len] == data[..len] && all[len..][..6000] == data[..6000]);
+        // What is not taken comes back as it was.
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let not = client.send_zerocopy(unfinished(6000)).unwrap_err();
+        assert_eq!(not.chain.checksum(), Checksum::Partial { start: 0, offset: 16 });
+    }
 }
 
 /// Its first piece does not lie there for the next one, which waits for memory, until a probe is due.

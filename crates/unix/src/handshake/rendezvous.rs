@@ -205,7 +205,8 @@ impl Rendezvous {
         self.waiting.take(nonce)
     }
 
-    /// Waits for a visit, at most for so long.
+    /// Waits for a visit, or for what a visitor says that had said nothing, at most for so long. (Where two threads wait, one may not hear
+    /// of a visitor whom the other has seen meanwhile: it looks when its time is over.)
     pub fn wait_for_visit(&self, limit: Duration) {
         // Nobody sleeps with the lock, nor with a copy of the socket, which would outlive its listener. An epoll
         // forgets a socket that is closed.
@@ -213,6 +214,8 @@ impl Rendezvous {
             let ear = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
             let fd = self.fd.try_lock()?;
             epoll::add(&ear, fd.as_ref()?, epoll::EventData::new_u64(0), epoll::EventFlags::IN).ok()?;
+            drop(fd);
+            self.waiting.hear_late(&ear);
             Some(ear)
         };
         match ear() {
@@ -295,4 +298,33 @@ fn is_there(target: &Target, socket: BorrowedFd<'_>) -> Found {
         missing.push((target.clone(), now));
     }
     Found::Missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onecopy_ring::Ring;
+    use std::time::Instant;
+
+    #[test]
+    fn a_visitor_that_speaks_late_ends_the_wait_for_one() {
+        let name = SocketAddr::from_abstract_name(format!("onecopy-test-visitor-{}", std::process::id()));
+        let target = Target::of(&name.unwrap(), Kind::Stream, Records::Atomic).unwrap();
+        let rendezvous = Rendezvous::open(Some(target.clone()));
+        let rings = Ring::create(4096).unwrap().1;
+        let nonce = Ring::label(&rings).unwrap();
+        rendezvous.waiting().begin(nonce);
+        let line = target.visit().unwrap();
+        assert!(rendezvous.look_for(&nonce).is_none());
+        let (began, limit) = (Instant::now(), Duration::from_secs(20));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                control::send_fd(line.as_fd(), VISIT, rings.as_fd()).unwrap();
+            });
+            rendezvous.wait_for_visit(limit);
+        });
+        assert!(began.elapsed() < limit / 2, "it took {:?}", began.elapsed());
+        assert!(rendezvous.look_for(&nonce).is_some());
+    }
 }

@@ -15,6 +15,7 @@ use onecopy_ring::Ring;
 use onecopy_ring::memory::Nonce;
 use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_sys::scm::{self, Space};
+use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, UCred, sockopt};
@@ -119,6 +120,15 @@ impl Waiting {
     pub fn receive_late(&self) {
         let silent = self.list().map(|mut list| std::mem::take(&mut list.silent));
         silent.into_iter().flatten().for_each(|line| self.receive(line));
+    }
+
+    /// Has `ear` hear of what they say from now on: they may be seen between their connect and their message.
+    pub fn hear_late(&self, ear: &OwnedFd) {
+        let Some(list) = self.list() else { return };
+        for line in &list.silent {
+            // One that it does not hear is looked at all the same, when the wait's time is over.
+            let _ = epoll::add(ear, line, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        }
     }
 
     /// Receives a visitor's message, and keeps it for whom it is for. One that says nothing yet is looked at again. One that has something else to say, or

@@ -59,6 +59,8 @@ const COLOURS: &[(&str, RGBColor)] = &[
     ("smoltcp-65521", RGBColor(226, 176, 140)),
     ("smoltcp-tso", RGBColor(52, 170, 190)),
     ("gvisor", RGBColor(130, 80, 223)),
+    ("uring", RGBColor(0, 138, 94)),
+    ("uring-zc", RGBColor(112, 178, 12)),
     ("devmem", RGBColor(0, 138, 94)),
     ("host", RGBColor(145, 152, 161)),
     ("recv-copy", RGBColor(191, 57, 137)),

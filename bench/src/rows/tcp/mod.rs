@@ -9,6 +9,7 @@
 //! | `kernel` | the peer of every engine, and the engine that is the kernel |
 //! | `smoltcp`, `gvisor` | rivals |
 //! | `ours` | crates/inet |
+//! | `uring` | our sockets, whose bytes the kernel carries |
 
 mod gvisor;
 mod kernel;
@@ -19,6 +20,7 @@ mod ours;
 pub(super) mod plan;
 #[cfg(feature = "smoltcp")]
 mod smoltcp;
+mod uring;
 
 use anyhow::{Result, bail, ensure};
 use serde_json::Value;
@@ -37,8 +39,9 @@ pub const ROW: Row = Row {
     about: "an engine and the kernel's blocking sockets in a network namespace of their own, with a TAP between them (kernel: a veth pair, \
             and both sides are the kernel's): one stream or 16, which the engine sends (send) or receives (recv); 1 MiB asked for as each \
             socket's buffers, cubic; the reader copies out, or reads in place, and adds up every byte; cpu is the machine's, since a \
-            write to a TAP runs the peer's receive; rr: 64 bytes there and back, both sides blocking or both spinning",
-    metrics: &[Metric { name: "rate", unit: "MB/s", larger: true }, CPU_PER_GB, P50, P99],
+            write to a TAP runs the peer's receive; rr: 64 bytes there and back, both sides blocking or both spinning; uring: our sockets over \
+            the kernel's TCP (Transport::Kernel) and a veth",
+    metrics: &[Metric { name: "rate", unit: "MB/s", larger: true }, CPU_PER_GB, P50, P99, CQES, COPIED],
     share: 1.0,
     cases,
     workers: &[
@@ -46,6 +49,8 @@ pub const ROW: Row = Row {
         ("tcp/kernel", kernel::engine),
         ("tcp/copy", ours::copy),
         ("tcp/zc", ours::zero_copy),
+        ("tcp/uring", uring::copy),
+        ("tcp/uring-zc", uring::zero_copy),
         #[cfg(feature = "smoltcp")]
         ("tcp/smoltcp", smoltcp::engine),
     ],
@@ -54,6 +59,10 @@ pub const ROW: Row = Row {
 
 const P50: Metric = Metric { name: "p50", unit: "us", larger: false };
 const P99: Metric = Metric { name: "p99", unit: "us", larger: false };
+/// Completions that the ring has told of.
+const CQES: Metric = Metric { name: "cqes", unit: "per MB", larger: false };
+/// Sends without a copy that the kernel has copied after all (IORING_NOTIF_USAGE_ZC_COPIED), as far as it can be believed: decision 0054.
+const COPIED: Metric = Metric { name: "COPIED", unit: "per MB", larger: false };
 
 /// What each socket is asked to have as its send buffer, and as its receive buffer. (Linux doubles it, to have room for what lies around the bytes.)
 const BUFFER: usize = 1 << 20;
@@ -77,6 +86,7 @@ fn cases(scale: Scale) -> Vec<Case> {
     let bulks = if scale == Scale::Smoke { &all[1..3] } else { all };
     let mut cases: Vec<Case> = bulks.iter().map(|&(way, streams)| bulk(way, streams, scale)).collect();
     cases.extend(["block", "spin"].map(|wait| round_trips(wait, scale)));
+    cases.extend([Way::Send, Way::Recv].map(|way| by_uring(way, scale)));
     cases
 }
 
@@ -92,6 +102,13 @@ fn bulk(way: Way, streams: usize, scale: Scale) -> Case {
         reach("zc", 0.6, &["kernel"]),
     ];
     case(format!("{name}/{streams}"), BULK.to_vec(), reach, plan)
+}
+
+/// It is the same TCP as the kernel's, so nothing is asked for: what the way there costs is shown.
+fn by_uring(way: Way, scale: Scale) -> Case {
+    let plan = Plan { way, streams: 1, piece: PIECE, ..plan(scale) };
+    let name = if way == Way::Send { "uring/send" } else { "uring/recv" };
+    case(name.to_owned(), vec!["kernel", "uring", "uring-zc"], Vec::new(), plan)
 }
 
 /// Where both sides spin, `kernel-block` shows what sleeping costs.
@@ -147,7 +164,7 @@ impl Tcp {
     fn open(context: &Context, engine: &str, mut plan: Plan) -> Result<Tcp> {
         let (stack, variant) = engine.split_once('-').unwrap_or((engine, ""));
         let devices = match stack {
-            "kernel" => Devices::Veth,
+            "kernel" | "uring" => Devices::Veth,
             _ => Devices::Tap { mtu: variant.parse().unwrap_or(1500) },
         };
         if variant == "block" {
@@ -160,7 +177,9 @@ impl Tcp {
             "gvisor" => Launcher { program: gvisor::find(context.scale)?, args: Vec::new() },
             _ => context.launcher.clone(),
         };
-        Ok(Tcp { context: context.clone(), launcher, net, role: format!("tcp/{stack}"), plan })
+        // (Only of some rivals a variant is a matter of the plan.)
+        let role = if stack == "uring" { engine } else { stack };
+        Ok(Tcp { context: context.clone(), launcher, net, role: format!("tcp/{role}"), plan })
     }
 
     /// Figures of the engine, and of who measured: the reader, or who began the round trips.
@@ -220,7 +239,7 @@ impl Session for Tcp {
             Way::Send | Way::Recv => until_something_comes(|| self.pass(&self.plan))?,
         };
         let seconds = number(&measured, "seconds")?;
-        let values = match self.plan.way {
+        let mut values = match self.plan.way {
             Way::RoundTrips => {
                 vec![(P50.name, number(&measured, "p50")? * 1e6), (P99.name, number(&measured, "p99")? * 1e6)]
             }
@@ -232,6 +251,9 @@ impl Session for Tcp {
                 ]
             }
         };
+        for metric in [CQES, COPIED] {
+            values.extend(engine[metric.name].as_f64().map(|value| (metric.name, value)));
+        }
         let mut settings = vec![("MTU".to_owned(), self.net.mtu().to_string())];
         for name in ["buffers", "peer's buffers", "says"] {
             if let Some(text) = engine[name].as_str() {

@@ -71,7 +71,7 @@ fn stack(plan: &Plan, counts: Arc<Counts>) -> Result<Stack> {
 }
 
 /// As the case says; in bulk, as a program has it that says nothing.
-fn wait(plan: &Plan) -> Wait {
+pub fn wait(plan: &Plan) -> Wait {
     match (plan.way, plan.spin) {
         (Way::RoundTrips, true) => Wait::Spin,
         (Way::RoundTrips, false) => Wait::Block,
@@ -80,17 +80,19 @@ fn wait(plan: &Plan) -> Wait {
 }
 
 /// Pages of a program's own, to be sent again and again.
-fn pages(len: usize) -> Result<Vec<Page>> {
+pub fn pages(len: usize) -> Result<Vec<Page>> {
     let pool = PagePool::new(PoolConfig::new().order(4), Heap::new())?;
     let count = len.div_ceil(pool.page_len() as usize);
     Ok((0..count).map(|_| pool.alloc()).collect::<Result<_, _>>()?)
 }
 
-struct Ours {
-    stream: Stream,
-    in_place: bool,
+/// An end of a connection.
+pub struct Ours {
+    pub stream: Stream,
+    /// It reads where the bytes lie.
+    pub in_place: bool,
     /// What it sends, if that is not copied.
-    pages: Vec<Page>,
+    pub pages: Vec<Page>,
 }
 
 impl End for Ours {

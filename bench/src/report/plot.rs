@@ -61,6 +61,8 @@ const COLOURS: &[(&str, RGBColor)] = &[
     ("gvisor", RGBColor(130, 80, 223)),
     ("uring", RGBColor(0, 138, 94)),
     ("uring-zc", RGBColor(112, 178, 12)),
+    ("alone", RGBColor(205, 60, 50)),
+    ("idle", RGBColor(9, 105, 218)),
     ("devmem", RGBColor(0, 138, 94)),
     ("host", RGBColor(145, 152, 161)),
     ("recv-copy", RGBColor(191, 57, 137)),

@@ -10,8 +10,10 @@
 //! | `smoltcp`, `gvisor` | rivals |
 //! | `ours` | crates/inet |
 //! | `uring` | our sockets, whose bytes the kernel carries |
+//! | `idle` | two stacks of ours in this process, with many connections that nothing happens on |
 
 mod gvisor;
+mod idle;
 mod kernel;
 pub(super) mod load;
 pub(super) mod meter;
@@ -40,8 +42,17 @@ pub const ROW: Row = Row {
             and both sides are the kernel's): one stream or 16, which the engine sends (send) or receives (recv); 1 MiB asked for as each \
             socket's buffers, cubic; the reader copies out, or reads in place, and adds up every byte; cpu is the machine's, since a \
             write to a TAP runs the peer's receive; rr: 64 bytes there and back, both sides blocking or both spinning; uring: our sockets over \
-            the kernel's TCP (Transport::Kernel) and a veth",
-    metrics: &[Metric { name: "rate", unit: "MB/s", larger: true }, CPU_PER_GB, P50, P99, CQES, COPIED],
+            the kernel's TCP (Transport::Kernel) and a veth; packet: ns of a packet of 64 bytes between two stacks of ours in one \
+            process, with 10,000 idle connections and none",
+    metrics: &[
+        Metric { name: "rate", unit: "MB/s", larger: true },
+        CPU_PER_GB,
+        P50,
+        P99,
+        CQES,
+        COPIED,
+        PACKET,
+    ],
     share: 1.0,
     cases,
     workers: &[
@@ -63,6 +74,7 @@ const P99: Metric = Metric { name: "p99", unit: "us", larger: false };
 const CQES: Metric = Metric { name: "cqes", unit: "per MB", larger: false };
 /// Sends without a copy that the kernel has copied after all (IORING_NOTIF_USAGE_ZC_COPIED), as far as it can be believed: decision 0054.
 const COPIED: Metric = Metric { name: "COPIED", unit: "per MB", larger: false };
+const PACKET: Metric = Metric { name: "packet", unit: "ns", larger: false };
 
 /// What each socket is asked to have as its send buffer, and as its receive buffer. (Linux doubles it, to have room for what lies around the bytes.)
 const BUFFER: usize = 1 << 20;
@@ -87,6 +99,7 @@ fn cases(scale: Scale) -> Vec<Case> {
     let mut cases: Vec<Case> = bulks.iter().map(|&(way, streams)| bulk(way, streams, scale)).collect();
     cases.extend(["block", "spin"].map(|wait| round_trips(wait, scale)));
     cases.extend([Way::Send, Way::Recv].map(|way| by_uring(way, scale)));
+    cases.push(idle::case(scale));
     cases
 }
 

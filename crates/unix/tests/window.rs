@@ -79,6 +79,32 @@ fn a_view_that_was_not_kept_is_shown_as_it_is() {
 }
 
 #[test]
+fn neighbours_are_kept_in_one_piece() {
+    const PAGE: usize = 4096;
+    let (a, b) = small();
+    let receive = |len: usize| {
+        a.send(&bytes(len, len)).unwrap();
+        b.recv_borrowed(len).unwrap()
+    };
+    let first = receive(100);
+    let window = window(&first);
+    let start = window.address_of(&first).unwrap().addr() % PAGE;
+    // One ends short of a page's end, and the next one begins behind the next page's start.
+    let second = receive(2 * PAGE - start - 100 - 50);
+    drop(receive(100));
+    let third = receive(1000);
+    let (before, behind) = (window.address_of(&second).unwrap(), window.address_of(&third).unwrap());
+    assert_eq!((before.addr() + second.len()) % PAGE, PAGE - 50, "the test's own arithmetic");
+    assert_eq!(behind.addr() % PAGE, 50, "the test's own arithmetic");
+    window.keep(&[&second, &third]).unwrap();
+    // Its ends are whole pages: other tests' mappings are none of them.
+    let from = before.addr() / PAGE * PAGE;
+    let piece = format!("{from:x}-{:x} r--p", behind.addr() / PAGE * PAGE + PAGE);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(maps.lines().any(|line| line.starts_with(&piece)), "no mapping {piece} in\n{maps}");
+}
+
+#[test]
 fn other_memory_and_what_wraps_has_no_address_here() {
     let (a, b) = small();
     let (c, d) = small();

@@ -4,6 +4,7 @@ use crate::map::{Mapping, Span};
 use rustix::io;
 use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use std::ptr::NonNull;
+use std::sync::LazyLock;
 
 /// A second mapping of shared memory, for reading. What it shows changes with the memory, but for the pages that were
 /// replaced by private copies ([`Window::replace`]). Unmapped when dropped.
@@ -20,6 +21,15 @@ pub struct Window {
 unsafe impl Send for Window {}
 // SAFETY: as above.
 unsafe impl Sync for Window {}
+
+/// Mappings that a process may have (vm.max_map_count), as read once; what Linux allows by itself where it does not say.
+pub fn max_mappings() -> usize {
+    static ALLOWED: LazyLock<usize> = LazyLock::new(|| {
+        let said = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+        said.and_then(|said| said.trim().parse().ok()).unwrap_or(65_530)
+    });
+    *ALLOWED
+}
 
 /// Returns `len` rounded up to whole pages.
 fn whole_pages(len: usize) -> usize {

@@ -2,11 +2,13 @@
 
 use crate::connection::view::{Memory, View};
 use onecopy_copy::{Hint, Policy, Reader};
+use onecopy_sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use onecopy_sys::map::Span;
 use onecopy_sys::window;
+use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// The memory that views lie in, mapped once more and for reading only. It is for who hands addresses to another language, which may keep them for as
 /// long as it likes: [`Window::keep`] puts a copy of the bytes under an address that was given away, so that the view can be dropped and the
@@ -32,8 +34,36 @@ pub struct Window {
     pages: window::Window,
     /// What is shown. It is kept mapped, so that its address stands for nothing else.
     memory: Memory,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
     /// Whether some pages are copies: those show nothing that comes later.
-    kept: Mutex<bool>,
+    any: bool,
+    /// Mappings that the window is made of, at most.
+    mappings: Taken,
+}
+
+/// Mappings that all windows of this process are made of, at most.
+static TAKEN: LazyLock<AtomicUsize> = LazyLock::new(|| AtomicUsize::new(0));
+
+/// Mappings of one window, in [`TAKEN`] too. (It is a figure and publishes nothing: two windows at once may both be the last one.)
+#[derive(Debug)]
+struct Taken(usize);
+
+impl Taken {
+    fn set(&mut self, mappings: usize) {
+        TAKEN.fetch_add(mappings, Relaxed);
+        TAKEN.fetch_sub(self.0, Relaxed);
+        self.0 = mappings;
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        TAKEN.fetch_sub(self.0, Relaxed);
+    }
 }
 
 impl View {
@@ -42,11 +72,17 @@ impl View {
     ///
     /// # Errors
     ///
-    /// What mremap(2) says: ENOMEM at vm.max_map_count or out of address space; EINVAL where the kernel maps such memory only once.
+    /// ENOMEM where windows have a quarter of the mappings that the process may have (vm.max_map_count): the rest is for what was given away and has to be
+    /// kept, and for all else. What mremap(2) says: ENOMEM out of mappings or address space; EINVAL where the kernel maps such memory only once.
     pub fn window(&self) -> io::Result<Option<Window>> {
         let Some(memory) = self.memory() else { return Ok(None) };
+        if TAKEN.load(Relaxed) >= window::max_mappings() / 4 {
+            return Err(Errno::NOMEM.into());
+        }
         let pages = window::Window::over(memory.mapping())?;
-        Ok(Some(Window { pages, memory, kept: Mutex::new(false) }))
+        let mut mappings = Taken(0);
+        mappings.set(1);
+        Ok(Some(Window { pages, memory, kept: Mutex::new(Kept { any: false, mappings }) }))
     }
 }
 
@@ -56,7 +92,7 @@ impl Window {
     /// kept: then take a new window.
     pub fn address_of(&self, view: &View) -> Option<*const u8> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let range = self.range(view).filter(|_| !*kept)?;
+        let range = self.range(view).filter(|_| !kept.any)?;
         Some(self.pages.base().as_ptr().cast_const().wrapping_add(range.start))
     }
 
@@ -72,7 +108,7 @@ impl Window {
     /// What mmap(2) and mremap(2) say, mostly ENOMEM. Nothing has changed at any address; the views are still needed.
     pub fn keep(&self, views: &[&View]) -> io::Result<()> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        *kept = true;
+        kept.any = true;
         let mut ranges: Vec<_> = views.iter().filter_map(|view| self.range(view)).collect();
         ranges.sort_unstable_by_key(|range| range.start);
         // Neighbours in one piece: each piece is a mapping of its own, and a process has 65,530 of these.
@@ -86,6 +122,9 @@ impl Window {
                 None => pieces.push(range),
             }
         }
+        // Each is cut out of a mapping, of which both ends stay.
+        let mappings = (kept.mappings.0 + 2 * pieces.len()).min(self.pages.len() / PAGE);
+        kept.mappings.set(mappings);
         for piece in pieces {
             self.pages.replace(piece.start, piece.len(), copy)?;
         }

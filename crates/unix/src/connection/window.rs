@@ -100,7 +100,7 @@ impl Window {
     /// while the window lives, whatever becomes of the views. Whoever reads there meanwhile reads the same bytes. Views that wrap or that lie elsewhere
     /// are left as they are. The bytes count as copied out; whole pages are copied.
     ///
-    /// Pages that the kernel or a device has pinned do not follow: a read with O_DIRECT or a send with MSG_ZEROCOPY that is under way, and memory that was registered
+    /// Pages that the kernel or a device has pinned do not follow: a write with O_DIRECT or a send with MSG_ZEROCOPY that is under way, and memory that was registered
     /// (cudaHostRegister, io_uring's buffers), go on with the sender's page. Whoever hands such an address out keeps the view until they are done.
     ///
     /// # Errors

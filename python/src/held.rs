@@ -23,7 +23,7 @@ struct State {
 }
 
 enum Place {
-    /// In memory that the peer wrote to. Its address was given away in a window, where there is one.
+    /// In memory that the peer wrote to. Its address was given away in a window, if at all.
     Ring(View, Option<Seat>),
     Own(Vec<u8>),
     /// A copy at the address that was given away.
@@ -39,8 +39,6 @@ pub enum Keeps {
     Page,
     /// Room in its ring.
     Room,
-    /// Room in its ring that no copy can take the place of: somebody has the ring's own address.
-    RoomForGood,
 }
 
 /// Where a view lies in a window.
@@ -95,7 +93,6 @@ impl Held {
         let state = lock(&self.state);
         match &state.place {
             Place::Ring(view, _) if view.is_lent() => Keeps::Page,
-            Place::Ring(_, None) if state.exports > 0 => Keeps::RoomForGood,
             Place::Ring(..) => Keeps::Room,
             Place::Own(_) | Place::Kept(_) | Place::Released => Keeps::Nothing,
         }
@@ -114,21 +111,24 @@ impl Held {
     /// Gives the address away, and keeps what is there until [`Held::unpin`]. None once it was released.
     pub fn pin(&self) -> Option<Region> {
         let mut state = lock(&self.state);
-        // Who has the ring's own address keeps it: the next one gets the same.
-        let first = state.exports == 0;
-        let region = match &mut state.place {
-            Place::Ring(view, seat) => {
-                if seat.is_none() && first && !view.is_empty() {
-                    *seat = self.home.window(view).map(|(window, region)| Seat { window, region });
-                }
-                let [(at, len), _] = view.raw_parts();
-                seat.as_ref().map_or(Region { at: at.cast_mut(), len }, |seat| seat.region)
+        let mut old = None;
+        if let Place::Ring(view, seat @ None) = &mut state.place {
+            *seat = self.home.window(view).map(|(window, region)| Seat { window, region });
+            if seat.is_none() {
+                // No copy could ever be laid under the ring's own address.
+                old = Some(state.copy());
             }
+        }
+        let region = match &state.place {
+            Place::Ring(_, None) | Place::Released => return None,
             Place::Own(bytes) => Region::of(bytes),
-            Place::Kept(seat) => seat.region,
-            Place::Released => return None,
+            Place::Ring(_, Some(seat)) | Place::Kept(seat) => seat.region,
         };
         state.exports += 1;
+        drop(state);
+        if old.is_some() {
+            self.home.count_moved_out();
+        }
         Some(if region.len == 0 { Region::EMPTY } else { region })
     }
 
@@ -165,16 +165,23 @@ impl Held {
     /// Moves the bytes to a buffer, if nobody has their address. Returns whether it did.
     pub fn move_out(&self) -> bool {
         let mut state = lock(&self.state);
-        let Place::Ring(view, _) = &state.place else { return false };
-        if state.exports > 0 {
+        if state.exports > 0 || !matches!(state.place, Place::Ring(..)) {
             return false;
         }
-        let mut bytes = vec![0; view.len()];
-        view.copy_to(&mut bytes);
-        let old = std::mem::replace(&mut state.place, Place::Own(bytes));
+        let old = state.copy();
         drop(state);
         drop(old);
         true
+    }
+}
+
+impl State {
+    /// Moves bytes of the sender's memory, whose address nobody has, to a buffer. Returns the view, to be dropped once the lock is let go.
+    fn copy(&mut self) -> Place {
+        let Place::Ring(view, _) = &self.place else { return Place::Released };
+        let mut bytes = vec![0; view.len()];
+        view.copy_to(&mut bytes);
+        std::mem::replace(&mut self.place, Place::Own(bytes))
     }
 }
 
@@ -183,9 +190,6 @@ impl Held {
 pub fn keep(all: &[Arc<Held>], home: &Loans) -> u64 {
     let mut states: Vec<MutexGuard<'_, State>> = all.iter().map(|held| lock(&held.state)).collect();
     let mut old = Vec::new();
-    if home.was_refused() {
-        return 0;
-    }
     for window in windows(&states) {
         let of = |state: &&mut MutexGuard<'_, State>| matches!(&state.place, Place::Ring(_, Some(seat)) if Arc::ptr_eq(&seat.window, &window));
         let views: Vec<&View> = states

@@ -39,7 +39,7 @@ struct List {
     waiting: usize,
 }
 
-/// How long no copies are laid under addresses once the kernel has refused: a try copies first, and is refused then.
+/// How long no copies are laid under addresses ahead of need once the kernel has refused: a try copies first, and is refused then.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A receive that waits, until it is dropped.
@@ -78,7 +78,7 @@ impl Loans {
         waits
     }
 
-    pub fn was_refused(&self) -> bool {
+    fn was_refused(&self) -> bool {
         lock(&self.refused).is_some_and(|when| when.elapsed() < PAUSE)
     }
 
@@ -99,6 +99,10 @@ impl Loans {
         start
     }
 
+    pub fn count_moved_out(&self) {
+        *lock(&self.moved_out) += 1;
+    }
+
     pub fn moved_out(&self) -> u64 {
         *lock(&self.moved_out)
     }
@@ -108,7 +112,7 @@ impl Loans {
         lock(&self.list).held.iter().any(|one| one.strong_count() > 0)
     }
 
-    /// A window with an address for the view. None where the memory can't be mapped once more: then the address is the view's own.
+    /// A window with an address for the view. None where the memory can't be mapped once more, or windows have enough of the process's mappings.
     pub fn window(&self, view: &View) -> Option<(Arc<Window>, Region)> {
         let seated = |window: &Arc<Window>| {
             let at = window.address_of(view)?.cast_mut();
@@ -145,18 +149,13 @@ impl Loans {
         }
         let mut moved_out = lock(&self.moved_out);
         let in_place = |one: &Weak<Held>| one.upgrade().filter(|held| held.in_place());
-        let mut alive: Vec<Arc<Held>> = {
-            let all = &mut lock(&self.list).held;
-            all.retain(|one| one.strong_count() > 0);
-            all.iter().filter_map(in_place).collect()
-        };
-        // Behind what stays, no room is to be had.
-        let mut room = true;
-        alive.retain(|held| {
-            let keeps = held.keeps();
-            room &= keeps != Keeps::RoomForGood;
-            if keeps == Keeps::Page { allowed == 0 } else { room }
+        let mut alive: Vec<Arc<Held>> = Vec::new();
+        lock(&self.list).held.retain(|one| {
+            let held = in_place(one);
+            alive.extend(held.iter().cloned());
+            held.is_some()
         });
+        alive.retain(|held| held.keeps() == Keeps::Room || allowed == 0);
         let enough = |alive: &[Arc<Held>]| match allowed {
             0 => alive.is_empty(),
             _ => self.span(alive) <= allowed as u64,
@@ -166,7 +165,8 @@ impl Loans {
         }
         *moved_out += alive.iter().filter(|held| held.move_out()).count() as u64;
         alive.retain(|held| held.in_place());
-        if !enough(&alive) {
+        // (Who is about to wait asks again: there may be memory now, and nobody asks for it later.)
+        if !enough(&alive) && (allowed == 0 || !self.was_refused()) {
             *moved_out += held::keep(&alive, self);
         }
         lock(&self.list).held.retain(|one| in_place(one).is_some());

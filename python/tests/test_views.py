@@ -2,6 +2,9 @@
 
 import ctypes
 import gc
+import pathlib
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -245,6 +248,35 @@ def test_a_thread_that_waits_is_not_kept_waiting_by_what_another_holds() -> None
                 pass
         waiter.join()
         assert len(got[0]) == total
+
+
+KEEP_MANY = """
+import onecopy
+
+one, other = onecopy.pair(records=True, receive_buffer=4096, send_buffer=4096)
+one.settimeout(5)
+kept = []
+for turn in range(90_000):
+    one.send(turn.to_bytes(4, "big") * 625)
+    memory = memoryview(other.recv_borrowed())
+    if turn % 2:  # apart: neighbours would share a mapping
+        kept.append((turn, memory))
+    del memory
+for turn, memory in kept:
+    assert bytes(memory) == turn.to_bytes(4, "big") * 625, turn
+with open("/proc/self/maps") as maps:
+    print(sum(1 for _ in maps))
+"""
+
+
+def test_who_keeps_tens_of_thousands_has_mappings_left_and_stops_nobody() -> None:
+    limit = int(pathlib.Path("/proc/sys/vm/max_map_count").read_text())
+    if limit > 100_000:
+        pytest.skip(f"vm.max_map_count is {limit}: to use it up takes too long")
+    # A program of its own: it would use up what all tests need.
+    ran = subprocess.run([sys.executable, "-c", KEEP_MANY], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout) < limit / 3
 
 
 def test_a_tensor_says_what_it_is() -> None:

@@ -19,7 +19,7 @@ mod sent;
 pub(crate) use lender::{Lender, Takes};
 pub use onecopy_chain::notify::zerocopy::{Allowance, Counts, Small};
 pub use onecopy_chain::notify::{How, Range};
-pub(crate) use send::{Taken, lend};
+pub(crate) use send::{Taken, leave_unfinished, lend};
 pub(crate) use sent::At;
 pub use sent::{NotSent, Numbered, Sent};
 

@@ -45,10 +45,7 @@ pub(crate) fn lend(
         (Err(error), _) | (_, Err(error)) => return Err(NotSent { chain, error }),
     };
     let mut shared = chain.share();
-    // Bytes go as they lie, in the pieces that there is room for: a checksum that is to be finished would be in the way of a cut.
-    if unfinished(&shared) {
-        let _ = shared.set_checksum(Checksum::None);
-    }
+    leave_unfinished(&mut shared);
     let (mut begun, number) = match begin(lender, shared) {
         Ok(begun) => begun,
         Err(error) => return Err(NotSent { chain, error }),
@@ -59,8 +56,8 @@ pub(crate) fn lend(
     match sent {
         Err(error) if taken == 0 => Err(NotSent { chain, error }),
         _ => {
-            if taken < chain.len() && unfinished(&chain) {
-                let _ = chain.set_checksum(Checksum::None);
+            if taken < chain.len() {
+                leave_unfinished(&mut chain);
             }
             // Nothing is in the way of it: what was sent was cut there, too.
             let rest = chain.split_off(taken).unwrap_or_default();
@@ -69,8 +66,11 @@ pub(crate) fn lend(
     }
 }
 
-fn unfinished(chain: &Chain) -> bool {
-    matches!(chain.checksum(), Checksum::Partial { .. })
+/// Bytes go as they lie, in the pieces that there is room for: a checksum that is to be finished would be in the way of a cut.
+pub(crate) fn leave_unfinished(chain: &mut Chain) {
+    if matches!(chain.checksum(), Checksum::Partial { .. }) {
+        let _ = chain.set_checksum(Checksum::None);
+    }
 }
 
 impl<P: Protocol> Socket<P> {

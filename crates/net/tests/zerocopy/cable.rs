@@ -252,6 +252,11 @@ fn a_chain_whose_checksum_is_not_finished_is_cut_like_any_other() {
         drop(client.send_zerocopy(unfinished(6000)).unwrap());
         server.read_exact(&mut all[len..][..6000]).unwrap();
         assert!(all[..len] == data[..len] && all[len..][..6000] == data[..6000]);
+        // The same where nothing comes back.
+        let len = client.send_segment(unfinished(300_000).into(), SendFlags::DONTWAIT).unwrap();
+        assert!(len < 300_000, "all of it was taken");
+        server.read_exact(&mut all[..len]).unwrap();
+        assert!(all[..len] == data[..len]);
         // What is not taken comes back as it was.
         client.shutdown(std::net::Shutdown::Write).unwrap();
         let not = client.send_zerocopy(unfinished(6000)).unwrap_err();

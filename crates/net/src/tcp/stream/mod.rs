@@ -13,6 +13,7 @@ use crate::tcp::Info;
 use crate::tcp::endpoint::{Connection, Options, Taking};
 use crate::tcp::slot::Slot;
 use crate::view::{View, copy_out};
+use crate::zerocopy::leave_unfinished;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_copy::Hint;
@@ -192,6 +193,7 @@ impl Stream {
         if data.payload().is_empty() {
             return Ok(0);
         }
+        leave_unfinished(data.payload_mut());
         let sent = self.socket.send_segment(data, flags);
         if sent.is_err() || !data.payload().is_empty() {
             self.socket.fell_short(Way::Write);

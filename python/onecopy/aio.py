@@ -13,7 +13,7 @@ from ._onecopy import DONTWAIT, Tensor, View
 if TYPE_CHECKING:
     from ._onecopy import Buffer
 
-__all__ = ["Connection", "Listener", "connect", "listen", "pair"]
+__all__ = ["Connection", "Listener", "UdpSocket", "connect", "listen", "pair"]
 
 _T = TypeVar("_T")
 
@@ -123,6 +123,59 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Closes the connection."""
+        self.close()
+
+
+class UdpSocket:
+    """A socket of datagrams whose calls are awaited. Several tasks may use it: each datagram is whole."""
+
+    def __init__(self, socket: _onecopy.UdpSocket) -> None:
+        """Takes the socket over: it does not wait any more by itself."""
+        socket.settimeout(0)
+        self.sync = socket
+        self._receiving = asyncio.Lock()
+        self._sending = asyncio.Lock()
+
+    async def send(self, data: Buffer, flags: int = 0) -> int:
+        """Sends a datagram to whom the socket is connected to."""
+        async with self._sending:
+            return await _when_ready(
+                self.sync.fileno(), lambda: self.sync.send(data, flags | DONTWAIT), writing=True
+            )
+
+    async def send_to(self, data: Buffer, address: str, flags: int = 0) -> int:
+        """Sends a datagram to "udp://host:port". A host's name is looked up in the loop's thread: give its address."""
+        async with self._sending:
+            return await _when_ready(
+                self.sync.fileno(), lambda: self.sync.send_to(data, address, flags | DONTWAIT), writing=True
+            )
+
+    async def recv(self, n: int | None = None) -> bytes:
+        """Receives a datagram."""
+        return (await self.recv_from(n))[0]
+
+    async def recv_from(self, n: int | None = None) -> tuple[bytes, str]:
+        """Receives a datagram, and who sent it."""
+        async with self._receiving:
+            return await _when_ready(self.sync.fileno(), lambda: self.sync.recv_from(n, DONTWAIT))
+
+    async def recv_from_into(self, buffer: Buffer) -> tuple[int, str]:
+        """Receives a datagram into a writable buffer. Returns its length and who sent it."""
+        async with self._receiving:
+            return await _when_ready(self.sync.fileno(), lambda: self.sync.recv_from_into(buffer, DONTWAIT))
+
+    def close(self) -> None:
+        """Closes the socket. No task may be in a call of it: cancel it first."""
+        self.sync.close()
+
+    async def __aenter__(self) -> UdpSocket:
+        """Itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the socket."""
         self.close()
 
 

@@ -18,7 +18,7 @@ use crate::memory::Buffer;
 use crate::on_stack;
 use crate::reservation::Reservation;
 use crate::tensor::{self, Tensor};
-use crate::transport::Transport;
+use crate::transport::{self, Transport};
 use crate::view::View;
 
 /// What a connection and its reservations share.
@@ -387,12 +387,7 @@ impl Connection {
     /// CPU copies per byte that this end has sent or received, in user space and by the kernel for it; None before the first byte.
     #[getter]
     fn copies_per_byte(&self) -> PyResult<Option<f64>> {
-        let stats = self.inner()?.transport.stats();
-        let of = |name| stats.iter().find(|(known, _)| *known == name).map_or(0, |(_, n)| *n);
-        let moved = of("sent").saturating_add(of("received"));
-        let copied =
-            of("user_copied_in").saturating_add(of("user_copied_out")).saturating_add(of("kernel_copied"));
-        Ok((moved > 0).then(|| copied as f64 / moved as f64))
+        Ok(transport::copies_per_byte(&self.inner()?.transport.stats()))
     }
 
     /// Which stores a send copies with: "auto", "cached" or "nt"; "kernel" where the kernel copies.

@@ -15,6 +15,7 @@ mod reservation;
 mod stack;
 mod tensor;
 mod transport;
+mod udp;
 mod view;
 
 /// What `onecopy` is made of.
@@ -32,6 +33,8 @@ mod _onecopy {
     use crate::stack::Stack;
     #[pymodule_export]
     use crate::tensor::Tensor;
+    #[pymodule_export]
+    use crate::udp::UdpSocket;
     #[pymodule_export]
     use crate::view::View;
 

@@ -1,4 +1,4 @@
-//! TCP of a stack of onecopy's own: what waits here waits at a descriptor, so that Ctrl-C ends it.
+//! Sockets of a stack of onecopy's own: what waits here waits at a descriptor, so that Ctrl-C ends it.
 
 use onecopy::{RecvFlags, SendFlags, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -100,19 +100,7 @@ impl Stream {
             true => Some(Duration::ZERO),
             false => *self.limit.lock().unwrap_or_else(PoisonError::into_inner),
         };
-        let began = Instant::now();
-        loop {
-            match attempt(stream) {
-                Err(error) if error.would_block() => {
-                    let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-                    if left.is_some_and(|left| left.is_zero()) {
-                        return Err(error.into());
-                    }
-                    wait(stream.poll_fd()?, way, left)?;
-                }
-                done => return Ok(done?),
-            }
-        }
+        patiently(|| stream.poll_fd(), way, limit, || attempt(stream))
     }
 
     pub fn send(&self, bytes: &[u8], flags: SendFlags) -> Result<usize> {
@@ -189,6 +177,28 @@ impl Listener {
 /// The descriptor's number; -1 where there is none to wait at.
 pub fn number(fd: Result<BorrowedFd<'_>>) -> i32 {
     fd.map_or(-1, |fd| fd.as_raw_fd())
+}
+
+/// Calls `attempt`, which does not wait itself, whenever the socket at `fd` is ready, until it need not wait or the limit has come.
+pub fn patiently<'a, R>(
+    fd: impl Fn() -> onecopy::Result<BorrowedFd<'a>>,
+    way: PollFlags,
+    limit: Option<Duration>,
+    mut attempt: impl FnMut() -> onecopy::Result<R>,
+) -> Result<R> {
+    let began = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if error.would_block() => {
+                let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+                if left.is_some_and(|left| left.is_zero()) {
+                    return Err(error.into());
+                }
+                wait(fd()?, way, left)?;
+            }
+            done => return Ok(done?),
+        }
+    }
 }
 
 /// Waits until `fd` is ready.

@@ -1,4 +1,4 @@
-//! Stacks: TCP in user space, or the kernel's by io_uring.
+//! Stacks: TCP and UDP in user space, or the kernel's by io_uring.
 
 use onecopy::{BuildError, Carrier};
 use pyo3::exceptions::PyValueError;
@@ -11,8 +11,9 @@ use crate::connection::Connection;
 use crate::listener::Listener;
 use crate::on_stack::{self, Here};
 use crate::transport::Transport;
+use crate::udp::UdpSocket;
 
-/// TCP that this process does itself, on a TAP device and with an address of its own; or, with transport="kernel", the kernel's by io_uring.
+/// TCP and UDP that this process does itself, on a TAP device and with an address of its own; or, with transport="kernel", the kernel's by io_uring.
 ///
 /// Stack(tap="onecopy0", address="10.0.0.2/24") makes the device where there is none, which takes CAP_NET_ADMIN: OSError says what is missing.
 /// transport="auto" takes the kernel's TCP where there is no TAP device to be had; `carrier` says which it is.
@@ -104,6 +105,12 @@ impl Stack {
         let first = addresses(address)?.into_iter().next();
         let address = first.ok_or_else(|| PyValueError::new_err("the host has no address"))?;
         Ok(Listener::on_stack(on_stack::Listener::bind(stack, address, backlog).map_err(failed)?))
+    }
+
+    /// A socket of datagrams at "udp://host:port": an address of the stack's, or 0.0.0.0 for any; port 0 is a free one, see UdpSocket.address.
+    #[pyo3(signature = (address = "udp://0.0.0.0:0", *, timeout = None))]
+    fn udp(&self, address: &str, timeout: Option<f64>) -> PyResult<UdpSocket> {
+        UdpSocket::bind(self.0.get().map_err(failed)?, address, call::limit(timeout)?)
     }
 
     /// Who carries its bytes: "stack", or "kernel".

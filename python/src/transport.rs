@@ -234,11 +234,21 @@ impl Transport {
 }
 
 fn whole(flags: ReceivedFlags) -> Result<()> {
-    if flags.contains(ReceivedFlags::TRUNC) {
-        return Err(Failure {
-            errno: Errno::MSGSIZE.raw_os_error(),
-            text: "the record was longer than what was asked for, and is lost: ask for more bytes".to_owned(),
-        });
+    if flags.contains(ReceivedFlags::TRUNC) { Err(too_long("record")) } else { Ok(()) }
+}
+
+pub fn too_long(what: &str) -> Failure {
+    Failure {
+        errno: Errno::MSGSIZE.raw_os_error(),
+        text: format!("the {what} was longer than what was asked for, and is lost: ask for more bytes"),
     }
-    Ok(())
+}
+
+/// CPU copies per byte that was sent or received, by a socket's counters.
+pub fn copies_per_byte(stats: &[(&'static str, u64)]) -> Option<f64> {
+    let of = |name| stats.iter().find(|(known, _)| *known == name).map_or(0, |(_, n)| *n);
+    let moved = of("sent").saturating_add(of("received"));
+    let copied =
+        of("user_copied_in").saturating_add(of("user_copied_out")).saturating_add(of("kernel_copied"));
+    (moved > 0).then(|| copied as f64 / moved as f64)
 }

@@ -125,6 +125,8 @@ async fn next_request(
     let mut deadline = Instant::now() + proxy.times().head;
     // Absolute: bytes that are not yet a whole TLS record bring nothing into the inbox, however often they come.
     let (mut idle, mut begun) = (Instant::now() + proxy.times().idle, false);
+    // How much had come when it was looked at behind the deadline.
+    let mut looked = 0;
     loop {
         // Nothing below need ever wait for who sends fast enough, and others want their turn.
         tokio::task::consume_budget().await;
@@ -156,16 +158,17 @@ async fn next_request(
                         idle = idle.max(deadline);
                     }
                 } else {
-                    let mut ready = tokio::time::timeout_at(deadline, peer.readable()).await;
-                    if ready.is_err() {
-                        // The time may be over before the runtime has looked at the sockets: after SIGCONT it is.
+                    if Instant::now() > deadline {
+                        if looked == inbox.len() {
+                            return Err(late);
+                        }
+                        // The time may be over before the runtime has looked at the sockets: after SIGCONT it is. Once for what has come, since
+                        // records of TLS may bring nothing for ever.
+                        looked = inbox.len();
                         tokio::task::yield_now().await;
-                        ready = tokio::time::timeout(Duration::ZERO, peer.readable()).await;
                     }
-                    match ready {
-                        Ok(Ok(())) => {}
-                        Ok(Err(_)) => return Ok(None),
-                        Err(_) => return Err(late),
+                    if let Ok(Err(_)) = tokio::time::timeout_at(deadline, peer.readable()).await {
+                        return Ok(None);
                     }
                 }
             }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, overload
 
 from . import _onecopy
 from ._onecopy import DONTWAIT, Tensor, View
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "Listener", "UdpSocket", "connect", "listen", "pair"]
 
 _T = TypeVar("_T")
+_S = TypeVar("_S", _onecopy.Connection, _onecopy.Listener, _onecopy.UdpSocket)
 
 
 async def _when_ready(fd: int, attempt: Callable[[], _T], *, writing: bool = False) -> _T:
@@ -41,13 +42,35 @@ async def _when_ready(fd: int, attempt: Callable[[], _T], *, writing: bool = Fal
                 remove(fd)
 
 
-class Connection:
+class _Closing(Generic[_S]):
+    """Closes what it has taken over at the end of `async with`."""
+
+    def __init__(self, sync: _S) -> None:
+        """Takes it over."""
+        self.sync: _S = sync
+
+    def close(self) -> None:
+        """Closes it. No task may be in a call of it: cancel it first."""
+        self.sync.close()
+
+    async def __aenter__(self) -> Self:
+        """Itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes it."""
+        self.close()
+
+
+class Connection(_Closing[_onecopy.Connection]):
     """A connection whose calls are awaited. One task receives, one sends: a second one waits for its turn."""
 
     def __init__(self, connection: _onecopy.Connection) -> None:
         """Takes the connection over: it does not wait any more by itself."""
         connection.settimeout(0)
-        self.sync = connection
+        super().__init__(connection)
         self._receiving = asyncio.Lock()
         self._sending = asyncio.Lock()
 
@@ -111,28 +134,14 @@ class Connection:
             raise StopAsyncIteration
         return view
 
-    def close(self) -> None:
-        """Closes the connection. No task may be in a call of it: cancel it first."""
-        self.sync.close()
 
-    async def __aenter__(self) -> Connection:
-        """Itself."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Closes the connection."""
-        self.close()
-
-
-class UdpSocket:
+class UdpSocket(_Closing[_onecopy.UdpSocket]):
     """A socket of datagrams whose calls are awaited. Several tasks may use it: each datagram is whole."""
 
     def __init__(self, socket: _onecopy.UdpSocket) -> None:
         """Takes the socket over: it does not wait any more by itself."""
         socket.settimeout(0)
-        self.sync = socket
+        super().__init__(socket)
         self._receiving = asyncio.Lock()
         self._sending = asyncio.Lock()
 
@@ -164,27 +173,9 @@ class UdpSocket:
         async with self._receiving:
             return await _when_ready(self.sync.fileno(), lambda: self.sync.recv_from_into(buffer, DONTWAIT))
 
-    def close(self) -> None:
-        """Closes the socket. No task may be in a call of it: cancel it first."""
-        self.sync.close()
 
-    async def __aenter__(self) -> UdpSocket:
-        """Itself."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Closes the socket."""
-        self.close()
-
-
-class Listener:
+class Listener(_Closing[_onecopy.Listener]):
     """A listener whose accept is awaited."""
-
-    def __init__(self, listener: _onecopy.Listener) -> None:
-        """Takes the listener over."""
-        self.sync = listener
 
     @property
     def address(self) -> str:
@@ -195,20 +186,6 @@ class Listener:
         """Waits for a client."""
         accepted = await _when_ready(self.sync.fileno(), lambda: self.sync.accept(DONTWAIT))
         return Connection(accepted)
-
-    def close(self) -> None:
-        """Closes the listener."""
-        self.sync.close()
-
-    async def __aenter__(self) -> Listener:
-        """Itself."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Closes the listener."""
-        self.close()
 
 
 async def connect(address: str, *, records: bool = False, transport: str = "auto") -> Connection:

@@ -2,8 +2,9 @@
 
 use onecopy::Transport;
 use onecopy::unix::{Config, SocketAddr};
-use pyo3::PyResult;
 use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::net::{SocketAddr as Host, ToSocketAddrs};
 
 use crate::call::failed;
 
@@ -31,6 +32,21 @@ impl Address<'_> {
         };
         Ok(Address::Unix(name.map_err(failed)?))
     }
+}
+
+/// The addresses that `scheme://host:port` stands for, at least one. A name may take long to look up: nobody waits for the GIL meanwhile.
+pub fn hosts(py: Python<'_>, scheme: &str, text: &str) -> PyResult<Vec<Host>> {
+    let host = text.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://")).ok_or_else(|| {
+        PyValueError::new_err(format!("{text:?} is no address here: write {scheme}://host:port"))
+    })?;
+    if let Ok(address) = host.parse() {
+        return Ok(vec![address]);
+    }
+    let found: Vec<Host> = py.detach(|| host.to_socket_addrs().map(Iterator::collect)).map_err(failed)?;
+    if found.is_empty() {
+        return Err(PyValueError::new_err(format!("{host:?} has no address")));
+    }
+    Ok(found)
 }
 
 /// What a socket is made with.

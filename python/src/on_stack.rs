@@ -7,10 +7,11 @@ use std::mem;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::process;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::call::Failure;
+use crate::loans::lock;
 
 type Result<T> = std::result::Result<T, Failure>;
 
@@ -85,7 +86,7 @@ impl Stream {
     }
 
     pub fn set_timeout(&self, limit: Option<Duration>) {
-        *self.limit.lock().unwrap_or_else(PoisonError::into_inner) = limit;
+        *lock(&self.limit) = limit;
     }
 
     /// Calls `attempt` whenever the socket is ready, until it need not wait or the limit has come.
@@ -98,7 +99,7 @@ impl Stream {
         let stream = self.stream.get()?;
         let limit = match dont_wait {
             true => Some(Duration::ZERO),
-            false => *self.limit.lock().unwrap_or_else(PoisonError::into_inner),
+            false => *lock(&self.limit),
         };
         patiently(|| stream.poll_fd(), way, limit, || attempt(stream))
     }

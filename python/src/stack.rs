@@ -4,8 +4,9 @@ use onecopy::{BuildError, Carrier};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rustix::io::Errno;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::IpAddr;
 
+use crate::address::hosts;
 use crate::call::{self, Failure, failed};
 use crate::connection::Connection;
 use crate::listener::Listener;
@@ -29,14 +30,6 @@ fn built(error: BuildError) -> PyErr {
         _ => return PyValueError::new_err(error.to_string()),
     };
     failed(Failure { errno: errno.raw_os_error(), text: error.to_string() })
-}
-
-/// Where `tcp://host:port` may be.
-fn addresses(text: &str) -> PyResult<Vec<SocketAddr>> {
-    let host = text.strip_prefix("tcp://").ok_or_else(|| {
-        PyValueError::new_err(format!("{text:?} is no address of a stack: write tcp://host:port"))
-    })?;
-    Ok(host.to_socket_addrs().map_err(failed)?.collect())
 }
 
 #[pymethods]
@@ -86,7 +79,7 @@ impl Stack {
     fn connect(&self, py: Python<'_>, address: &str, timeout: Option<f64>) -> PyResult<Connection> {
         let (limit, mut last) = (call::limit(timeout)?, None);
         let stack = self.0.get().map_err(failed)?;
-        for address in addresses(address)? {
+        for address in hosts(py, "tcp", address)? {
             let mut begun = None;
             let done =
                 call::waiting(py, limit, || on_stack::Stream::connect(stack, address, limit, &mut begun));
@@ -95,22 +88,21 @@ impl Stack {
                 Err(error) => last = Some(error),
             }
         }
-        Err(last.unwrap_or_else(|| PyValueError::new_err("the host has no address")))
+        Err(last.unwrap_or_else(|| failed(Errno::ADDRNOTAVAIL)))
     }
 
     /// Listens at "tcp://host:port": an address of the stack's, or 0.0.0.0 for any; port 0 is a free one, see Listener.address.
     #[pyo3(signature = (address, *, backlog = None))]
-    fn listen(&self, address: &str, backlog: Option<u32>) -> PyResult<Listener> {
+    fn listen(&self, py: Python<'_>, address: &str, backlog: Option<u32>) -> PyResult<Listener> {
         let stack = self.0.get().map_err(failed)?;
-        let first = addresses(address)?.into_iter().next();
-        let address = first.ok_or_else(|| PyValueError::new_err("the host has no address"))?;
+        let address = hosts(py, "tcp", address)?[0];
         Ok(Listener::on_stack(on_stack::Listener::bind(stack, address, backlog).map_err(failed)?))
     }
 
     /// A socket of datagrams at "udp://host:port": an address of the stack's, or 0.0.0.0 for any; port 0 is a free one, see UdpSocket.address.
     #[pyo3(signature = (address = "udp://0.0.0.0:0", *, timeout = None))]
-    fn udp(&self, address: &str, timeout: Option<f64>) -> PyResult<UdpSocket> {
-        UdpSocket::bind(self.0.get().map_err(failed)?, address, call::limit(timeout)?)
+    fn udp(&self, py: Python<'_>, address: &str, timeout: Option<f64>) -> PyResult<UdpSocket> {
+        UdpSocket::bind(self.0.get().map_err(failed)?, hosts(py, "udp", address)?[0], call::limit(timeout)?)
     }
 
     /// Who carries its bytes: "stack", or "kernel".

@@ -1,17 +1,17 @@
 //! UDP: datagrams of a stack, or of the kernel's.
 
 use onecopy::{Carrier, RecvFlags, SendFlags, udp};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use crate::address::hosts;
 use crate::call::{self, DONTWAIT, Failure, failed};
 use crate::loans::lock;
 use crate::memory::Buffer;
@@ -93,25 +93,13 @@ pub struct UdpSocket {
     inner: Mutex<Option<Arc<Inner>>>,
 }
 
-/// What `udp://host:port` stands for: the first of the host's addresses.
-fn address(text: &str) -> PyResult<SocketAddr> {
-    let host = text.strip_prefix("udp://").ok_or_else(|| {
-        PyValueError::new_err(format!("{text:?} is no address of UDP: write udp://host:port"))
-    })?;
-    if let Ok(address) = host.parse() {
-        return Ok(address);
-    }
-    let first = host.to_socket_addrs().map_err(failed)?.next();
-    first.ok_or_else(|| PyValueError::new_err("the host has no address"))
-}
-
 fn name(address: SocketAddr) -> String {
     format!("udp://{address}")
 }
 
 impl UdpSocket {
-    pub fn bind(stack: &onecopy::Stack, at: &str, limit: Option<Duration>) -> PyResult<UdpSocket> {
-        let socket = udp::Socket::bind(stack, address(at)?).map_err(failed)?;
+    pub fn bind(stack: &onecopy::Stack, at: SocketAddr, limit: Option<Duration>) -> PyResult<UdpSocket> {
+        let socket = udp::Socket::bind(stack, at).map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
         // Made with the first call; later ones find it.
         socket.poll_fd().map_err(failed)?;
@@ -146,7 +134,7 @@ impl UdpSocket {
     /// Sends a datagram to "udp://host:port".
     #[pyo3(signature = (data, address, flags = 0))]
     fn send_to(&self, py: Python<'_>, data: &Bound<'_, PyAny>, address: &str, flags: u32) -> PyResult<usize> {
-        self.inner()?.send(py, data, Some(self::address(address)?), flags)
+        self.inner()?.send(py, data, Some(hosts(py, "udp", address)?[0]), flags)
     }
 
     /// Receives a datagram of at most n bytes. OSError (EMSGSIZE) where it is longer: it is lost.
@@ -188,8 +176,8 @@ impl UdpSocket {
     }
 
     /// Has send go to "udp://host:port", and gets what comes from there alone.
-    fn connect(&self, address: &str) -> PyResult<()> {
-        self.inner()?.socket.get().map_err(failed)?.connect(self::address(address)?).map_err(failed)
+    fn connect(&self, py: Python<'_>, address: &str) -> PyResult<()> {
+        self.inner()?.socket.get().map_err(failed)?.connect(hosts(py, "udp", address)?[0]).map_err(failed)
     }
 
     /// Its own address, as "udp://10.0.0.2:7000".

@@ -2,32 +2,18 @@
 
 import asyncio
 import errno
-import os
-import pathlib
-import shutil
-import signal
-import subprocess
-import sys
 import threading
-import time
 
 import pytest
+from conftest import is_interrupted, may_have_tap, runs_with_tap
 
 import onecopy
 from onecopy import aio
 
 PATTERN = bytes(range(256)) * 4096
 
-# In a network of its own, so that nobody else's is touched and nothing is left.
 ON_TAP = """
-import os, socket, subprocess, threading
-import onecopy
-
 PATTERN = bytes(range(256)) * 4096
-stack = onecopy.Stack(tap="onecopy0", address="10.77.0.2/24")
-assert stack.carrier == "stack" and stack.addresses == ["10.77.0.2/24"], stack
-for command in ("addr add 10.77.0.1/24 dev onecopy0", "link set onecopy0 up"):
-    subprocess.run(["ip", *command.split()], check=True)
 
 def echo(listener):
     with listener.accept()[0] as peer:
@@ -64,14 +50,7 @@ with stack.listen("tcp://10.77.0.2:0") as listener:
         with listener.accept() as server:
             client.sendall(b"over the wire")
             assert server.recv(13) == b"over the wire"
-            # The child of a fork has no thread that drives, and speaks for nobody.
-            if (child := os.fork()) == 0:
-                try:
-                    server.send(b"?")
-                except OSError as error:
-                    os._exit(error.errno)
-                os._exit(0)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 16  # EBUSY
+            assert is_refused_in_a_child(lambda: server.send(b"?"))
             server.sendall(b"and back")
             assert client.recv(100) == b"and back"
 
@@ -83,24 +62,9 @@ except ConnectionRefusedError:
 """
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("unshare") is None or not os.path.exists("/dev/net/tun"),
-    reason="a TAP device takes root and /dev/net/tun",
-)
+@may_have_tap
 def test_a_stack_talks_to_the_kernels_sockets() -> None:
-    done = subprocess.run(
-        ["unshare", "--net", sys.executable, "-c", ON_TAP], capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0 and done.stdout == "well\n", done.stderr
-
-
-@pytest.fixture
-def kernel() -> onecopy.Stack:
-    """The kernel's TCP by io_uring."""
-    try:
-        return onecopy.Stack(transport="kernel")
-    except OSError as error:
-        pytest.skip(f"io_uring is forbidden here: {error}")
+    runs_with_tap(ON_TAP)
 
 
 def test_the_kernels_tcp_by_io_uring(kernel: onecopy.Stack) -> None:
@@ -126,6 +90,15 @@ def test_the_kernels_tcp_by_io_uring(kernel: onecopy.Stack) -> None:
         assert client.recv(1) == b""
 
 
+def test_auto_takes_the_kernel_where_there_is_no_tap_device(kernel: onecopy.Stack) -> None:
+    assert onecopy.Stack(transport="auto").carrier == "kernel"
+    # A name that no device can have: the same as no right to make one.
+    auto = onecopy.Stack(tap="a name that is too long", address="10.77.0.2/24", transport="auto")
+    assert auto.carrier == "kernel"
+    with pytest.raises(OSError):
+        onecopy.Stack(tap="a name that is too long", address="10.77.0.2/24")
+
+
 def test_it_waits_as_others_do(kernel: onecopy.Stack) -> None:
     with kernel.listen("tcp://127.0.0.1:0") as listener:
         with pytest.raises(BlockingIOError):
@@ -142,25 +115,14 @@ def test_it_waits_as_others_do(kernel: onecopy.Stack) -> None:
 
 
 def test_ctrl_c_ends_a_receive(kernel: onecopy.Stack) -> None:
-    program = """
+    is_interrupted("""
 import onecopy
 stack = onecopy.Stack(transport="kernel")
 listener = stack.listen("tcp://127.0.0.1:0")
 client = stack.connect(listener.address)
 server = listener.accept()
-print("waits", flush=True)
-try:
-    client.recv(1)
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-"""
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None and child.stdout.readline() == "waits\n"
-        while pathlib.Path(f"/proc/{child.pid}/stat").read_text().rsplit(") ", 1)[1][0] != "S":
-            time.sleep(0.001)
-        child.send_signal(signal.SIGINT)
-        assert child.communicate(timeout=120)[0] == "interrupted\n"
-    assert child.returncode == 0
+client.recv(1)
+""")
 
 
 def test_what_cannot_be_is_said() -> None:

@@ -2,28 +2,15 @@
 
 import asyncio
 import errno
-import os
-import pathlib
-import shutil
-import signal
 import socket
-import subprocess
-import sys
-import time
 
 import pytest
+from conftest import is_interrupted, may_have_tap, runs_with_tap
 
 import onecopy
 from onecopy import aio
 
-# In a network of its own, so that nobody else's is touched and nothing is left.
 ON_TAP = """
-import os, socket, subprocess
-import onecopy
-
-stack = onecopy.Stack(tap="onecopy0", address="10.77.0.2/24")
-for command in ("addr add 10.77.0.1/24 dev onecopy0", "link set onecopy0 up"):
-    subprocess.run(["ip", *command.split()], check=True)
 with socket.socket(type=socket.SOCK_DGRAM) as kernel, stack.udp(timeout=60) as ours:
     kernel.settimeout(60)
     kernel.bind(("10.77.0.1", 0))
@@ -38,14 +25,7 @@ with socket.socket(type=socket.SOCK_DGRAM) as kernel, stack.udp(timeout=60) as o
         ours.send_to(bytes(1473), there)
     except OSError as error:
         assert error.errno == 90, error  # EMSGSIZE: the stack makes no fragments
-    # The child of a fork has no thread that drives, and speaks for nobody.
-    if (child := os.fork()) == 0:
-        try:
-            ours.send_to(b"?", there)
-        except OSError as error:
-            os._exit(error.errno)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 16  # EBUSY
+    assert is_refused_in_a_child(lambda: ours.send_to(b"?", there))
     # Nobody is there.
     ours.connect("udp://10.77.0.1:1")
     ours.send(b"anybody?")
@@ -56,24 +36,9 @@ with socket.socket(type=socket.SOCK_DGRAM) as kernel, stack.udp(timeout=60) as o
 """
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("unshare") is None or not os.path.exists("/dev/net/tun"),
-    reason="a TAP device takes root and /dev/net/tun",
-)
+@may_have_tap
 def test_a_stack_talks_to_the_kernels_sockets() -> None:
-    done = subprocess.run(
-        ["unshare", "--net", sys.executable, "-c", ON_TAP], capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0 and done.stdout == "well\n", done.stderr
-
-
-@pytest.fixture
-def kernel() -> onecopy.Stack:
-    """The kernel's sockets."""
-    try:
-        return onecopy.Stack(transport="kernel")
-    except OSError as error:
-        pytest.skip(f"io_uring is forbidden here: {error}")
+    runs_with_tap(ON_TAP)
 
 
 def test_datagrams_stay_apart_and_say_who_sent_them(kernel: onecopy.Stack) -> None:
@@ -133,22 +98,11 @@ def test_it_waits_as_others_do(kernel: onecopy.Stack) -> None:
 
 
 def test_ctrl_c_ends_a_receive(kernel: onecopy.Stack) -> None:
-    program = """
+    is_interrupted("""
 import onecopy
 one = onecopy.Stack(transport="kernel").udp("udp://127.0.0.1:0")
-print("waits", flush=True)
-try:
-    one.recv()
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-"""
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None and child.stdout.readline() == "waits\n"
-        while pathlib.Path(f"/proc/{child.pid}/stat").read_text().rsplit(") ", 1)[1][0] != "S":
-            time.sleep(0.001)
-        child.send_signal(signal.SIGINT)
-        assert child.communicate(timeout=120)[0] == "interrupted\n"
-    assert child.returncode == 0
+one.recv()
+""")
 
 
 def test_nobody_there_is_said_of_a_connected_socket(kernel: onecopy.Stack) -> None:

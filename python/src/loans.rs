@@ -1,6 +1,7 @@
 //! What was received and is still held, per connection: who holds too much of the ring has it copied out.
 
 use onecopy::unix::{View, Window};
+use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -35,8 +36,9 @@ pub struct Loans {
 #[derive(Default)]
 struct List {
     held: Vec<Weak<Held>>,
-    /// Receives that wait for the peer, and have copied out what was held when they began.
+    /// Receives that wait for the peer, and have copied out what was held when they began; the process whose threads they are.
     waiting: usize,
+    process: u32,
 }
 
 /// How long no copies are laid under addresses ahead of need once the kernel has refused: a try copies first, and is refused then.
@@ -56,7 +58,7 @@ impl Loans {
     pub fn add(&self, held: &Arc<Held>) {
         if held.in_place() && held.len > 0 {
             let mut list = lock(&self.list);
-            if list.waiting > 0 {
+            if list.waiting > 0 && list.process == process::id() {
                 drop(list);
                 let mut moved_out = lock(&self.moved_out);
                 *moved_out += u64::from(held.move_out());
@@ -72,7 +74,12 @@ impl Loans {
 
     /// Begins to wait for the peer: what is held is copied out, and what others receive meanwhile.
     pub fn wait(&self) -> Waits<'_> {
-        lock(&self.list).waiting += 1;
+        let mut list = lock(&self.list);
+        // A child of fork has none of its parent's threads.
+        let here = process::id();
+        list.waiting = if list.process == here { list.waiting + 1 } else { 1 };
+        list.process = here;
+        drop(list);
         let waits = Waits(self);
         self.relieve(0);
         waits

@@ -2,10 +2,12 @@
 
 import ctypes
 import gc
+import os
 import pathlib
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -365,3 +367,21 @@ def test_torch_takes_it_without_a_copy() -> None:
     taken = torch.from_dlpack(tensor)
     assert torch.equal(taken, sent)
     assert other.stats()["user_copied_out"] == 0
+
+
+def test_a_child_keeps_what_it_receives_in_place_though_a_thread_of_its_parent_waited() -> None:
+    one, other = onecopy.pair()
+    other.settimeout(2)
+    waits = threading.Thread(target=lambda: pytest.raises(TimeoutError, other.recv, 1))
+    waits.start()
+    time.sleep(0.1)  # where that is too short, there is nothing to be seen
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        os.read(read, 1)  # the parent's thread is done
+        other.settimeout(20)
+        view = other.recv_borrowed()
+        os._exit(0 if view.in_place and bytes(view) == b"for the child" else 1)
+    waits.join()
+    os.write(write, b"!")
+    one.send(b"for the child")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

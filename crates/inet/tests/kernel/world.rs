@@ -236,8 +236,10 @@ impl World {
                 &format!("ip addr add {FAR}/24 dev far"),
                 &format!("ip addr add {FAR6}/64 dev far nodad"),
                 "ip link set far up",
-                "ip route add default via 10.78.0.2",
-                "ip route add default via fd78::2",
+                // It takes packets of any length, and sends none that is longer than its neighbour takes: that one would drop them, and
+                // say nothing.
+                &format!("ip route add default via 10.78.0.2 mtu {mtu} advmss 1460"),
+                &format!("ip route add default via fd78::2 mtu {mtu} advmss 1440"),
             ],
         );
         until_taken(&far, FAR6);

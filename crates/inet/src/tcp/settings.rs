@@ -63,7 +63,11 @@ pub struct Settings {
     pub service: u8,
     /// Hops (IP_TTL), 1 at least.
     pub ttl: u8,
-    /// TCP_CONGESTION.
+    /// TCP_CONGESTION; the stack's own where it is none ([`Config::congestion`](super::Config::congestion)).
+    ///
+    /// Where the kernel carries the bytes, none is what the system or the route has for it. One that was chosen can't be taken back, only replaced, and
+    /// what is told then is what the kernel really uses: none for one that has no name here. A connection that began with one that paces, such as
+    /// bbr, stays paced, at the rate of the new one.
     pub congestion: Option<Algorithm>,
     /// Connections that may have begun early and not be through; 0 for none, the stack's rule where it is none (TCP_FASTOPEN).
     pub fast_open_queue: Option<u32>,

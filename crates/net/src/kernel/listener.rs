@@ -3,7 +3,7 @@
 use super::connection::Phase;
 use super::engine::Kernel;
 use super::listening::Listening;
-use super::socket::{Stream, addresses, changed, common, open};
+use super::socket::{Stream, addresses, changed, common, open, seen};
 use super::wait::{Patience, explained, here};
 use crate::Stack;
 use crate::bell::Bell;
@@ -95,7 +95,7 @@ impl Endpoint for Listener {
     }
 
     fn look(&self, look: &mut dyn FnMut(&Settings)) {
-        look(&self.options.lock());
+        look(&seen(&self.options, self.listening.fd.as_fd()));
     }
 }
 

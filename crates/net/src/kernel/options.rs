@@ -1,12 +1,73 @@
 //! What is set of the kernel's sockets: by setsockopt(2), what has changed of the settings.
 
 use onecopy_inet::tcp::Settings;
+use onecopy_inet::tcp::congestion::Algorithm;
 use onecopy_inet::udp;
+use onecopy_socket::{Error, Op};
 use onecopy_sys::datagram::{UDP_GRO, UDP_SEGMENT};
 use onecopy_sys::sockopt::set_int;
 use rustix::io::{Errno, Result};
 use rustix::net::sockopt;
 use std::os::fd::{AsFd, BorrowedFd};
+
+/// Has `fd` use the congestion control of `new`, and notes it in `now`. It is apart from [`apply`] and comes before it, since it is what
+/// kernels refuse most, and the reason names the algorithm.
+pub(super) fn set_congestion(
+    fd: impl AsFd,
+    now: &mut Settings,
+    new: &Settings,
+) -> onecopy_socket::Result<()> {
+    if now.congestion == new.congestion {
+        return Ok(());
+    }
+    let Some(algorithm) = new.congestion else {
+        let error = Error::new(Op::Option, Errno::INVAL).about("congestion");
+        return Err(error.because(
+            "the kernel has no call that takes a choice back; name the algorithm that is wanted instead",
+        ));
+    };
+    sockopt::set_tcp_congestion(fd, algorithm.name()).map_err(|errno| refused(algorithm, errno))?;
+    now.congestion = new.congestion;
+    Ok(())
+}
+
+/// Has `now` tell the congestion control that `fd` really has, if one was chosen: a route may have put another one there (ip-route(8),
+/// congctl), and a listener's may be newer than the connection. It is none where we have no name for it.
+pub(super) fn see_congestion(fd: impl AsFd, now: &mut Settings) {
+    if now.congestion.is_some() {
+        let name = sockopt::tcp_congestion(fd).ok();
+        now.congestion = name.and_then(|name| Algorithm::named(&name));
+    }
+}
+
+/// Why the kernel does not take `algorithm` (tcp_set_congestion_control()).
+fn refused(algorithm: Algorithm, errno: Errno) -> Error {
+    macro_rules! reason {
+        ($name:literal) => {
+            match errno {
+                Errno::NOENT => concat!(
+                    "this kernel has no congestion control ", $name,
+                    " (see /proc/sys/net/ipv4/tcp_available_congestion_control); load it as root, `modprobe tcp_", $name,
+                    "`, or choose another one"
+                ),
+                Errno::PERM => concat!(
+                    "not everybody may choose the congestion control ", $name,
+                    " here; have root add it to /proc/sys/net/ipv4/tcp_allowed_congestion_control, run with CAP_NET_ADMIN, or see \
+                     whether the route has another one locked (ip route, congctl)"
+                ),
+                _ => concat!(
+                    "the kernel does not take the congestion control ", $name,
+                    "; see /proc/sys/net/ipv4/tcp_available_congestion_control, and choose another one"
+                ),
+            }
+        };
+    }
+    let why = match algorithm {
+        Algorithm::Reno => reason!("reno"),
+        Algorithm::Cubic => reason!("cubic"),
+    };
+    Error::new(Op::Option, errno).about("congestion").because(why)
+}
 
 /// Has `fd` be as `new` says, where that differs from `old`.
 pub(super) fn apply(fd: impl AsFd, ipv6: bool, old: &Settings, new: &Settings) -> Result<()> {
@@ -122,4 +183,29 @@ pub(super) fn apply_udp(
         sockopt::set_socket_recv_buffer_size(fd, bytes as usize / 2)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_algorithm_and_what_to_do() {
+        for algorithm in [Algorithm::Reno, Algorithm::Cubic] {
+            let told = [
+                (Errno::NOENT, "modprobe tcp_"),
+                (Errno::PERM, "tcp_allowed_congestion_control"),
+                (Errno::BUSY, "choose another one"),
+            ];
+            for (errno, advice) in told {
+                let error = refused(algorithm, errno);
+                assert_eq!(
+                    (error.raw_os_error(), error.argument()),
+                    (errno.raw_os_error(), Some("congestion"))
+                );
+                let said = error.to_string();
+                assert!(said.contains(algorithm.name()) && said.contains(advice), "{said}");
+            }
+        }
+    }
 }

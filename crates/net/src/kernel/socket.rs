@@ -19,7 +19,7 @@ use onecopy_inet::tcp::State;
 use onecopy_pool::{Page, Pages};
 use onecopy_socket::registry::{Protocol, Row, Type};
 use onecopy_socket::{Carrier, Error, Op, Reader, Result, SendFlags};
-use onecopy_sync::Mutex;
+use onecopy_sync::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::fmt;
@@ -229,7 +229,7 @@ impl Endpoint for Stream {
     }
 
     fn look(&self, look: &mut dyn FnMut(&Settings)) {
-        look(&self.options.lock());
+        look(&seen(&self.options, self.connection.fd.as_fd()));
     }
 }
 
@@ -483,15 +483,23 @@ pub(super) fn made<'a>(lender: &'a OnceLock<Lender>, shared: &Shared) -> Result<
 /// Bytes of a page of the pool that is sent from.
 const PAGE: usize = 4096;
 
+/// What was set, as the kernel has it now.
+pub(super) fn seen<'a>(options: &'a Mutex<Settings>, fd: BorrowedFd<'_>) -> MutexGuard<'a, Settings> {
+    let mut settings = options.lock();
+    options::see_congestion(fd, &mut settings);
+    settings
+}
+
 pub(super) fn changed(
     options: &Mutex<Settings>,
     fd: BorrowedFd<'_>,
     ipv6: bool,
     change: &mut dyn FnMut(&mut Settings),
 ) -> Result<()> {
-    let mut settings = options.lock();
+    let mut settings = seen(options, fd);
     let mut new = settings.clone();
     change(&mut new);
+    options::set_congestion(fd, &mut settings, &new)?;
     options::apply(fd, ipv6, &settings, &new).map_err(|errno| explained(Op::Option, errno))?;
     *settings = new;
     Ok(())

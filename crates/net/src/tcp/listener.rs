@@ -121,11 +121,11 @@ impl Listener {
         Ok(self.socket.take_error(Op::Accept))
     }
 
-    /// Changes its options; connections that are accepted begin with them.
+    /// Changes its options; connections that come from then on begin with them.
     ///
     /// # Errors
     ///
-    /// EBADF.
+    /// As [`Stream::set`].
     pub fn set(&self, change: impl FnOnce(&mut super::Settings)) -> Result<()> {
         self.socket.set(change)
     }

@@ -22,6 +22,7 @@ pub mod tokio;
 pub use crate::view::View;
 pub(crate) use endpoint::{Connection, Endpoint, Listening, Options, Taking};
 pub use listener::{Incoming, Listener};
+pub use onecopy_inet::tcp::congestion::Algorithm;
 pub use onecopy_inet::tcp::{Info, Settings, State};
 pub use slot::Slot;
 pub use stream::Stream;

@@ -1,5 +1,6 @@
 //! Sockets that the kernel carries, through io_uring, over the loopback.
 
+mod congestion;
 mod datagrams;
 mod streams;
 mod world;

@@ -12,7 +12,9 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// EBADF.
+    /// EBADF. Where the kernel carries its bytes, what setsockopt(2) says, and ENOPROTOOPT for an option that is not set this way there. Of
+    /// [`Settings::congestion`] it is ENOENT where this kernel has no such algorithm, EPERM where not everybody may choose it, and EINVAL
+    /// for taking a choice back.
     pub fn set(&self, change: impl FnOnce(&mut Settings)) -> Result<()> {
         self.socket.set(change)
     }

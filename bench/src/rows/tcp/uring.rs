@@ -1,8 +1,8 @@
 //! Our sockets, whose bytes the kernel's TCP carries, by io_uring.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use onecopy::kernel::ZeroCopy;
-use onecopy::tcp::Stream;
+use onecopy::tcp::{Algorithm, Stream};
 use onecopy::{Stack, Transport};
 use onecopy_sys::netns::Namespace;
 use serde_json::{Value, json};
@@ -12,8 +12,10 @@ use super::load;
 use super::ours::{Ours, pages, wait};
 use super::plan::Plan;
 
-/// The congestion control of the namespace that the reader is in.
-const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+/// What all engines of the row have.
+const CONGESTION: Algorithm = Algorithm::Cubic;
+/// What connections of the namespace that the reader is in begin with.
+const BEGIN: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// The engine that copies into pages and out of them, which the kernel sends without a copy as long as it does not say that it copied.
 pub fn copy(job: &Value) -> Result<Value> {
@@ -29,8 +31,9 @@ fn engine(job: &Value, zero_copy: ZeroCopy) -> Result<Value> {
     let plan = Plan::from_job(job)?;
     let namespace = plan.engines.as_deref().context("the kernel has no namespace")?;
     Namespace::open(namespace)?.enter().context("entering the engine's namespace")?;
-    // These sockets have that of the namespace, which can't always be set; what it is then is shown.
-    let _ = std::fs::write(CONGESTION, "cubic");
+    // A connection that begins with bbr stays paced, whatever it gets later: so it is to begin with cubic, too. A namespace does not take it
+    // where not everybody may choose it (net.ipv4.tcp_allowed_congestion_control); what it has then is shown.
+    let _ = std::fs::write(BEGIN, CONGESTION.name());
     let stack = Stack::builder().transport(Transport::Kernel).wait(wait(&plan));
     let stack = stack.kernel(|config| config.zero_copy = zero_copy).build()?;
     let in_place = zero_copy == ZeroCopy::Always;
@@ -40,7 +43,11 @@ fn engine(job: &Value, zero_copy: ZeroCopy) -> Result<Value> {
         stream.set(|settings| {
             settings.send_buffer = Some(2 * plan.buffer as u32);
             settings.receive_buffer = Some(2 * plan.buffer as u32);
+            settings.congestion = Some(CONGESTION);
         })?;
+        let mut told = None;
+        stream.set(|settings| told = settings.congestion)?;
+        ensure!(told == Some(CONGESTION), "the congestion control is {told:?}");
         let pages = if in_place && plan.verify.is_none() { pages(plan.piece)? } else { Vec::new() };
         Ok(Ours { stream, in_place, pages })
     };
@@ -55,11 +62,12 @@ fn engine(job: &Value, zero_copy: ZeroCopy) -> Result<Value> {
         Ok(found.with_context(|| format!("the ring does not count {name}"))?.1)
     };
     let (cqes, copied) = (count("completions")?, count("notifications_copied")?);
-    let congestion = std::fs::read_to_string(CONGESTION)?;
+    let begin = std::fs::read_to_string(BEGIN)?;
     let says = format!(
-        "{}, {} calls of io_uring_enter, {} requests, {cqes} CQEs; {} sends without a copy, of whose {} notifications {copied} said COPIED and {} \
+        "{} ({} until it was connected), {} calls of io_uring_enter, {} requests, {cqes} CQEs; {} sends without a copy, of whose {} notifications {copied} said COPIED and {} \
          came stacked behind another one, which says nothing of it",
-        congestion.trim(),
+        CONGESTION.name(),
+        begin.trim(),
         count("enters")?,
         count("requests")?,
         count("zero_copy_sends")?,

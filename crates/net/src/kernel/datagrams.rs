@@ -100,8 +100,8 @@ impl Datagrams {
         datagram::tell_all(&fd, ipv6).map_err(errno)?;
         let settings = self.options.lock();
         // What the kernel begins with, as far as it differs from ours.
-        let fresh = Settings { dont_fragment: !settings.dont_fragment, ..Settings::default() };
-        options::apply_udp(fd.as_fd(), ipv6, &fresh, &settings)?;
+        let mut fresh = Settings { dont_fragment: !settings.dont_fragment, ..Settings::default() };
+        options::apply_udp(fd.as_fd(), ipv6, &mut fresh, &settings)?;
         Ok(self.fd.get_or_init(|| Made { fd: Arc::new(fd), ipv6 }))
     }
 
@@ -412,12 +412,15 @@ impl Endpoint for Datagrams {
         change(&mut new);
         new.settle().map_err(|_| refused(Errno::INVAL))?;
         match self.fd.get() {
-            Some(made) => options::apply_udp(made.fd.as_fd(), made.ipv6, &settings, &new).map_err(refused)?,
-            None if new.all_errors => return Err(refused(Errno::NOPROTOOPT)),
-            None => {}
+            Some(made) => {
+                options::apply_udp(made.fd.as_fd(), made.ipv6, &mut settings, &new).map_err(refused)
+            }
+            None if new.all_errors => Err(refused(Errno::NOPROTOOPT)),
+            None => {
+                *settings = new;
+                Ok(())
+            }
         }
-        *settings = new;
-        Ok(())
     }
 
     fn look(&self, look: &mut dyn FnMut(&Settings)) {

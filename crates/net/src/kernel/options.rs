@@ -69,77 +69,46 @@ fn refused(algorithm: Algorithm, errno: Errno) -> Error {
     Error::new(Op::Option, errno).about("congestion").because(why)
 }
 
-/// Has `fd` be as `new` says, where that differs from `old`.
-pub(super) fn apply(fd: impl AsFd, ipv6: bool, old: &Settings, new: &Settings) -> Result<()> {
+/// Sets one option where `new` has another one than `now`, and notes it: a kernel that refuses the next one has this one.
+macro_rules! put {
+    ($now:ident, $new:ident, $field:ident, $set:expr) => {
+        if $now.$field != $new.$field {
+            $set?;
+            $now.$field = $new.$field;
+        }
+    };
+}
+
+/// Has `fd` be as `new` says, where that differs from `now`, which has what was set, also where a later option is refused.
+pub(super) fn apply(fd: impl AsFd, ipv6: bool, now: &mut Settings, new: &Settings) -> Result<()> {
     let fd = fd.as_fd();
-    if old.nodelay != new.nodelay {
-        sockopt::set_tcp_nodelay(fd, new.nodelay)?;
-    }
-    if old.cork != new.cork {
-        sockopt::set_tcp_cork(fd, new.cork)?;
-    }
-    if old.keepalive != new.keepalive {
-        sockopt::set_socket_keepalive(fd, new.keepalive)?;
-    }
-    if let Some(time) = new.keepalive_time.filter(|_| old.keepalive_time != new.keepalive_time) {
-        sockopt::set_tcp_keepidle(fd, time)?;
-    }
-    if let Some(interval) =
-        new.keepalive_interval.filter(|_| old.keepalive_interval != new.keepalive_interval)
-    {
-        sockopt::set_tcp_keepintvl(fd, interval)?;
-    }
-    if let Some(probes) = new.keepalive_probes.filter(|_| old.keepalive_probes != new.keepalive_probes) {
-        sockopt::set_tcp_keepcnt(fd, probes.into())?;
-    }
-    if old.user_timeout != new.user_timeout {
-        let limit = new.user_timeout.map_or(0, |limit| limit.as_millis());
-        sockopt::set_tcp_user_timeout(fd, u32::try_from(limit).unwrap_or(u32::MAX))?;
-    }
-    if old.linger != new.linger {
-        sockopt::set_socket_linger(fd, new.linger)?;
-    }
-    // The settings have what the kernel makes of a program's number: twice as much (socket(7)).
-    if let Some(bytes) = new.send_buffer.filter(|_| old.send_buffer != new.send_buffer) {
-        sockopt::set_socket_send_buffer_size(fd, bytes as usize / 2)?;
-    }
-    if let Some(bytes) = new.receive_buffer.filter(|_| old.receive_buffer != new.receive_buffer) {
-        sockopt::set_socket_recv_buffer_size(fd, bytes as usize / 2)?;
-    }
-    if old.ttl != new.ttl {
-        match ipv6 {
-            true => sockopt::set_ipv6_unicast_hops(fd, Some(new.ttl))?,
-            false => sockopt::set_ip_ttl(fd, new.ttl.into())?,
-        }
-    }
-    if old.service != new.service {
-        match ipv6 {
-            true => sockopt::set_ipv6_tclass(fd, new.service.into())?,
-            false => sockopt::set_ip_tos(fd, new.service)?,
-        }
-    }
-    // All that was set so far is the same now; what else differs is not set here.
-    let mut set = old.clone();
-    set.nodelay = new.nodelay;
-    set.cork = new.cork;
-    set.keepalive = new.keepalive;
-    set.keepalive_time = new.keepalive_time;
-    set.keepalive_interval = new.keepalive_interval;
-    set.keepalive_probes = new.keepalive_probes;
-    set.user_timeout = new.user_timeout;
-    set.linger = new.linger;
-    set.send_buffer = new.send_buffer;
-    set.receive_buffer = new.receive_buffer;
-    set.ttl = new.ttl;
-    set.service = new.service;
-    if set == *new { Ok(()) } else { Err(Errno::NOPROTOOPT) }
+    put!(now, new, nodelay, sockopt::set_tcp_nodelay(fd, new.nodelay));
+    put!(now, new, cork, sockopt::set_tcp_cork(fd, new.cork));
+    put!(now, new, keepalive, sockopt::set_socket_keepalive(fd, new.keepalive));
+    // (None leaves what the kernel has.)
+    let given = |time: Option<_>, set: fn(_, _) -> Result<()>| time.map_or(Ok(()), |time| set(fd, time));
+    put!(now, new, keepalive_time, given(new.keepalive_time, sockopt::set_tcp_keepidle));
+    put!(now, new, keepalive_interval, given(new.keepalive_interval, sockopt::set_tcp_keepintvl));
+    let probes = |probes: u8| sockopt::set_tcp_keepcnt(fd, probes.into());
+    put!(now, new, keepalive_probes, new.keepalive_probes.map_or(Ok(()), probes));
+    let limit = new.user_timeout.map_or(0, |limit| limit.as_millis());
+    let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+    put!(now, new, user_timeout, sockopt::set_tcp_user_timeout(fd, limit));
+    put!(now, new, linger, sockopt::set_socket_linger(fd, new.linger));
+    let bytes = |bytes: u32| sockopt::set_socket_send_buffer_size(fd, bytes as usize / 2);
+    put!(now, new, send_buffer, new.send_buffer.map_or(Ok(()), bytes));
+    put!(now, new, receive_buffer, set_receive_buffer(fd, new.receive_buffer));
+    put!(now, new, ttl, set_ttl(fd, ipv6, new.ttl));
+    put!(now, new, service, set_service(fd, ipv6, new.service));
+    // What else differs is not set here.
+    if now == new { Ok(()) } else { Err(Errno::NOPROTOOPT) }
 }
 
 /// The same, of a socket of UDP.
 pub(super) fn apply_udp(
     fd: BorrowedFd<'_>,
     ipv6: bool,
-    old: &udp::Settings,
+    now: &mut udp::Settings,
     new: &udp::Settings,
 ) -> Result<()> {
     // include/uapi/linux/in.h and in6.h.
@@ -152,42 +121,55 @@ pub(super) fn apply_udp(
         // They come by the error queue, which nobody here reads.
         return Err(Errno::NOPROTOOPT);
     }
-    if old.broadcast != new.broadcast {
-        sockopt::set_socket_broadcast(fd, new.broadcast)?;
-    }
-    if old.gro != new.gro {
-        set(UDP, UDP_GRO, new.gro.into())?;
-    }
-    if old.gso != new.gso {
-        set(UDP, UDP_SEGMENT, new.gso.into())?;
-    }
-    if old.service != new.service {
-        match ipv6 {
-            true => sockopt::set_ipv6_tclass(fd, new.service.into())?,
-            false => sockopt::set_ip_tos(fd, new.service)?,
-        }
-    }
-    if old.ttl != new.ttl {
-        match ipv6 {
-            true => sockopt::set_ipv6_unicast_hops(fd, Some(new.ttl))?,
-            false => sockopt::set_ip_ttl(fd, new.ttl.into())?,
-        }
-    }
-    if old.dont_fragment != new.dont_fragment {
-        let (level, option) = MTU_DISCOVER[usize::from(ipv6)];
-        // IP_PMTUDISC_DO, IP_PMTUDISC_DONT.
-        set(level, option, if new.dont_fragment { 2 } else { 0 })?;
-    }
-    // The settings have what the kernel makes of a program's number: twice as much (socket(7)).
-    if let Some(bytes) = new.receive_buffer.filter(|_| old.receive_buffer != new.receive_buffer) {
-        sockopt::set_socket_recv_buffer_size(fd, bytes as usize / 2)?;
-    }
+    put!(now, new, broadcast, sockopt::set_socket_broadcast(fd, new.broadcast));
+    put!(now, new, gro, set(UDP, UDP_GRO, new.gro.into()));
+    put!(now, new, gso, set(UDP, UDP_SEGMENT, new.gso.into()));
+    put!(now, new, service, set_service(fd, ipv6, new.service));
+    put!(now, new, ttl, set_ttl(fd, ipv6, new.ttl));
+    let (level, option) = MTU_DISCOVER[usize::from(ipv6)];
+    // IP_PMTUDISC_DO, IP_PMTUDISC_DONT.
+    put!(now, new, dont_fragment, set(level, option, if new.dont_fragment { 2 } else { 0 }));
+    put!(now, new, receive_buffer, set_receive_buffer(fd, new.receive_buffer));
+    *now = new.clone();
     Ok(())
+}
+
+fn set_ttl(fd: BorrowedFd<'_>, ipv6: bool, ttl: u8) -> Result<()> {
+    match ipv6 {
+        true => sockopt::set_ipv6_unicast_hops(fd, Some(ttl)),
+        false => sockopt::set_ip_ttl(fd, ttl.into()),
+    }
+}
+
+fn set_service(fd: BorrowedFd<'_>, ipv6: bool, service: u8) -> Result<()> {
+    match ipv6 {
+        true => sockopt::set_ipv6_tclass(fd, service.into()),
+        false => sockopt::set_ip_tos(fd, service),
+    }
+}
+
+/// None leaves what the kernel has. The settings have what it makes of a program's number: twice as much (socket(7)).
+fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: Option<u32>) -> Result<()> {
+    bytes.map_or(Ok(()), |bytes| sockopt::set_socket_recv_buffer_size(fd, bytes as usize / 2))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn what_was_set_before_a_refusal_can_be_taken_back() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let kernels = || sockopt::tcp_nodelay(&socket).unwrap();
+        let mut now = Settings::default();
+        let new = Settings { nodelay: true, fast_open_connect: true, ..now.clone() };
+        assert_eq!(apply(&socket, false, &mut now, &new), Err(Errno::NOPROTOOPT));
+        assert!(now.nodelay && kernels() && !now.fast_open_connect);
+        let new = Settings { nodelay: false, ..now.clone() };
+        assert_eq!(apply(&socket, false, &mut now, &new), Ok(()));
+        assert!(!now.nodelay && !kernels());
+    }
 
     #[test]
     fn a_refusal_names_the_algorithm_and_what_to_do() {

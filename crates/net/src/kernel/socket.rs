@@ -500,9 +500,7 @@ pub(super) fn changed(
     let mut new = settings.clone();
     change(&mut new);
     options::set_congestion(fd, &mut settings, &new)?;
-    options::apply(fd, ipv6, &settings, &new).map_err(|errno| explained(Op::Option, errno))?;
-    *settings = new;
-    Ok(())
+    options::apply(fd, ipv6, &mut settings, &new).map_err(|errno| explained(Op::Option, errno))
 }
 
 /// TCP_INFO, as far as [`Info`] has it (include/uapi/linux/tcp.h).

@@ -359,6 +359,9 @@ fn options_reach_the_kernel() {
     assert_eq!(client.info().state, 1);
     let error = client.set(|settings| settings.fast_open_connect = true).unwrap_err();
     assert!(error.reason().is_some(), "{error}");
+    // What was set before one that is refused is told as it is.
+    client.set(|settings| (settings.nodelay, settings.fast_open_connect) = (false, true)).unwrap_err();
+    assert!(!client.nodelay().unwrap());
 }
 
 #[test]

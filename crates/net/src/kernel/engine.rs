@@ -8,6 +8,7 @@ use onecopy_socket::Wait;
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use onecopy_sys::eventfd::EventFd;
+use onecopy_sys::signal;
 use onecopy_uring::{Event, Refused, Ring};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -199,9 +200,9 @@ impl Kernel {
                 Err(failed) => drop(tell.send(Err(failed))),
             }
         };
-        let thread = thread::Builder::new().name("onecopy-uring".into()).spawn(run);
-        let thread =
-            thread.map_err(|error| Failed::System(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let thread = thread::Builder::new().name("onecopy-uring".into());
+        let thread = signal::blocked(|| thread.spawn(run))
+            .map_err(|error| Failed::System(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         let registered = told.recv().unwrap_or(Err(Failed::System(Errno::IO)))?;
         Ok(Kernel { shared, thread: Some(thread), wait, linger, registered })
     }

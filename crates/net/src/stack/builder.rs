@@ -17,6 +17,7 @@ use onecopy_pool::{OpenError, PagePool, PoolConfig};
 use onecopy_socket::{Transport, Wait};
 use onecopy_sync::Mutex;
 use onecopy_sys::eventfd::EventFd;
+use onecopy_sys::signal;
 use onecopy_uring::Refused;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -273,7 +274,8 @@ impl Builder {
             Driver::Thread => {
                 let inner = Arc::clone(&inner);
                 let thread = std::thread::Builder::new().name("onecopy-stack".into());
-                Some(thread.spawn(move || inner.run()).map_err(|error| BuildError::System(errno(&error)))?)
+                let thread = signal::blocked(|| thread.spawn(move || inner.run()));
+                Some(thread.map_err(|error| BuildError::System(errno(&error)))?)
             }
         };
         Ok(Stack { engine: Engine::Own(Arc::new(Owner { inner, thread, linger: self.linger })) })

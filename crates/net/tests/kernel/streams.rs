@@ -9,8 +9,11 @@ use onecopy_net::{BuildError, Carrier, Driver, RecvFlags, SendFlags, Stack, Tran
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::Signal;
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -362,6 +365,29 @@ fn options_reach_the_kernel() {
     // What was set before one that is refused is told as it is.
     client.set(|settings| (settings.nodelay, settings.fast_open_connect) = (false, true)).unwrap_err();
     assert!(!client.nodelay().unwrap());
+}
+
+#[test]
+fn signals_leave_its_thread_alone() {
+    let Some(_stack) = stack() else { return };
+    let blocked = |task: &Path| {
+        let status = fs::read_to_string(task.join("status")).ok()?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    };
+    let mut found = 0;
+    for task in fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path()) {
+        if fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "onecopy-uring\n")
+            && let Some(mask) = blocked(&task)
+        {
+            for signal in [Signal::INT, Signal::HUP, Signal::USR1, Signal::TERM] {
+                assert!(mask >> (signal.as_raw() - 1) & 1 == 1, "{signal:?} of {mask:x}");
+            }
+            assert!(mask >> (Signal::SEGV.as_raw() - 1) & 1 == 0, "{mask:x}");
+            found += 1;
+        }
+    }
+    assert!(found > 0);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::page::Page;
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::AtomicU64;
 use onecopy_sync::atomic::Ordering::Relaxed;
-use onecopy_sys::memfd;
+use onecopy_sys::{memfd, signal};
 use rustix::fd::OwnedFd;
 use rustix::io::{self, Errno};
 use std::fmt;
@@ -213,13 +213,12 @@ impl MemoryProvider for Opaque {
             let (queue, jobs) = mpsc::channel();
             let memory = Arc::new(memory);
             let theirs = Arc::clone(&memory);
-            let thread = thread::Builder::new()
-                .name("onecopy-opaque".to_owned())
-                .spawn(move || work(&theirs, &jobs))
-                .map_err(|error| {
-                    let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-                    ProviderError::new(errno, "the copy worker's thread was refused; see RLIMIT_NPROC")
-                })?;
+            let thread = thread::Builder::new().name("onecopy-opaque".to_owned());
+            let thread = signal::blocked(|| thread.spawn(move || work(&theirs, &jobs)));
+            let thread = thread.map_err(|error| {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+                ProviderError::new(errno, "the copy worker's thread was refused; see RLIMIT_NPROC")
+            })?;
             Ok(Worker { pool_id: need.pool_id, queue, thread, memory, len: len as u64 })
         };
         *self.worker.lock() = Some(start().inspect_err(|_| self.free.stop())?);

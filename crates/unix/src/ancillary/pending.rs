@@ -249,12 +249,14 @@ impl Pending {
     /// # Errors
     ///
     /// Those of [`Pending::adopt`].
+    #[inline]
     pub fn meet_reference(&mut self, reference: Mark) -> std::result::Result<(), PeerMisbehaved> {
         self.piece = Some(self.adopt(reference)?);
         Ok(())
     }
 
     /// Takes `max` bytes of the reference at most. The rest of it stays.
+    #[inline]
     pub fn take_piece(&mut self, max: usize) -> Option<Piece> {
         match self.piece.take() {
             Some(piece) if piece.len() > max => {

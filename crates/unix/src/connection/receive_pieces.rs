@@ -10,6 +10,7 @@ use onecopy_socket::{Error, Op, Result};
 use rustix::io::Errno;
 
 /// Takes the next reference, or as much of it as is asked for.
+#[inline]
 pub fn take_piece(rx: &mut RxRing, max: usize) -> Option<Piece> {
     let piece = rx.pending.take_piece(max);
     if rx.pending.piece().is_none() {

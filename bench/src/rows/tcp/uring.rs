@@ -14,8 +14,6 @@ use super::plan::Plan;
 
 /// What all engines of the row have.
 const CONGESTION: Algorithm = Algorithm::Cubic;
-/// What connections of the namespace that the reader is in begin with.
-const BEGIN: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// The engine that copies into pages and out of them, which the kernel sends without a copy as long as it does not say that it copied.
 pub fn copy(job: &Value) -> Result<Value> {
@@ -31,11 +29,13 @@ fn engine(job: &Value, zero_copy: ZeroCopy) -> Result<Value> {
     let plan = Plan::from_job(job)?;
     let namespace = plan.engines.as_deref().context("the kernel has no namespace")?;
     Namespace::open(namespace)?.enter().context("entering the engine's namespace")?;
-    // A connection that begins with bbr stays paced, whatever it gets later: so it is to begin with cubic, too. A namespace does not take it
-    // where not everybody may choose it (net.ipv4.tcp_allowed_congestion_control); what it has then is shown.
-    let _ = std::fs::write(BEGIN, CONGESTION.name());
     let stack = Stack::builder().transport(Transport::Kernel).wait(wait(&plan));
-    let stack = stack.kernel(|config| config.zero_copy = zero_copy).build()?;
+    // A connection that begins with bbr stays paced, whatever it gets later: so it begins with what it is to have.
+    let stack = stack.kernel(|config| {
+        config.zero_copy = zero_copy;
+        config.congestion = Some(CONGESTION);
+    });
+    let stack = stack.build()?;
     let in_place = zero_copy == ZeroCopy::Always;
     let connect = |stream| -> Result<Ours> {
         let stream = Stream::connect(&stack, plan.address(stream).into()).context("connecting")?;
@@ -43,7 +43,6 @@ fn engine(job: &Value, zero_copy: ZeroCopy) -> Result<Value> {
         stream.set(|settings| {
             settings.send_buffer = Some(2 * plan.buffer as u32);
             settings.receive_buffer = Some(2 * plan.buffer as u32);
-            settings.congestion = Some(CONGESTION);
         })?;
         let mut told = None;
         stream.set(|settings| told = settings.congestion)?;
@@ -62,12 +61,10 @@ fn engine(job: &Value, zero_copy: ZeroCopy) -> Result<Value> {
         Ok(found.with_context(|| format!("the ring does not count {name}"))?.1)
     };
     let (cqes, copied) = (count("completions")?, count("notifications_copied")?);
-    let begin = std::fs::read_to_string(BEGIN)?;
     let says = format!(
-        "{} ({} until it was connected), {} calls of io_uring_enter, {} requests, {cqes} CQEs; {} sends without a copy, of whose {} notifications {copied} said COPIED and {} \
+        "{}, {} calls of io_uring_enter, {} requests, {cqes} CQEs; {} sends without a copy, of whose {} notifications {copied} said COPIED and {} \
          came stacked behind another one, which says nothing of it",
         CONGESTION.name(),
-        begin.trim(),
         count("enters")?,
         count("requests")?,
         count("zero_copy_sends")?,

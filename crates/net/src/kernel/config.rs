@@ -1,5 +1,7 @@
 //! How the kernel's sockets are to be used.
 
+use onecopy_inet::tcp::congestion::Algorithm;
+
 /// When bytes are sent from where they lie, instead of being copied by the kernel (IORING_OP_SENDMSG_ZC).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZeroCopy {
@@ -29,11 +31,15 @@ pub struct Config {
     pub send_pages: u32,
     /// Pages of 32 KiB that what was received may take, all sockets together. Whoever holds many views keeps others from receiving.
     pub receive_pages: u32,
+    /// The congestion control that sockets of TCP have before they connect or listen; the system's where it is none. (Who has begun with one
+    /// that paces, bbr, stays paced with whatever [`Settings::congestion`](crate::tcp::Settings::congestion) chooses later.) Where the kernel
+    /// does not take it, connect and listen say why.
+    pub congestion: Option<Algorithm>,
 }
 
 impl Default for Config {
     /// 4 MiB to send from, 16 MiB to receive into.
     fn default() -> Config {
-        Config { zero_copy: ZeroCopy::default(), send_pages: 1024, receive_pages: 512 }
+        Config { zero_copy: ZeroCopy::default(), send_pages: 1024, receive_pages: 512, congestion: None }
     }
 }

@@ -3,6 +3,7 @@
 use super::connection::Phase;
 use super::engine::Kernel;
 use super::listening::Listening;
+use super::options;
 use super::socket::{Stream, addresses, changed, common, open, seen};
 use super::wait::{Patience, explained, here};
 use crate::Stack;
@@ -27,6 +28,7 @@ pub(crate) fn listen(
     backlog: u32,
 ) -> Result<Arc<dyn tcp::Listening>> {
     let fd = open(address)?;
+    let settings = options::begin(&fd, kernel.shared().config.congestion)?;
     let bound = sockopt::set_socket_reuseaddr(&fd, true)
         .and_then(|()| rustix::net::bind(&fd, &address))
         .and_then(|()| rustix::net::listen(&fd, i32::try_from(backlog).unwrap_or(i32::MAX)));
@@ -36,7 +38,7 @@ pub(crate) fn listen(
         stack: stack.clone(),
         ipv6: address.is_ipv6(),
         listening,
-        options: Mutex::new(Settings::default()),
+        options: Mutex::new(settings),
         bell: OnceLock::new(),
     };
     let local = socket.addresses().local;

@@ -9,7 +9,7 @@
 //! | module | what |
 //! |---|---|
 //! | `engine` | the thread, and who wants its attention |
-//! | `config` | [`Config`]: pages, when not to copy |
+//! | `config` | [`Config`]: pages, when not to copy, what sockets begin with |
 //! | `socket`, `listener` | what programs hold |
 //! | `connection`, `listening` | what the ring does for each |
 //! | `datagrams` | sockets of UDP, as programs hold them |

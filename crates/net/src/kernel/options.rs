@@ -31,6 +31,13 @@ pub(super) fn set_congestion(
     Ok(())
 }
 
+/// What a socket begins with that has `congestion`, or the system's, from before it connects or listens.
+pub(super) fn begin(fd: impl AsFd, congestion: Option<Algorithm>) -> onecopy_socket::Result<Settings> {
+    let mut now = Settings::default();
+    set_congestion(fd, &mut now, &Settings { congestion, ..Settings::default() })?;
+    Ok(now)
+}
+
 /// Has `now` tell the congestion control that `fd` really has, if one was chosen: a route may have put another one there (ip-route(8),
 /// congctl), and a listener's may be newer than the connection. It is none where we have no name for it.
 pub(super) fn see_congestion(fd: impl AsFd, now: &mut Settings) {

@@ -36,12 +36,13 @@ pub(crate) fn connect(
     address: SocketAddr,
 ) -> Result<Arc<dyn tcp::Connection>> {
     let fd = open(address)?;
+    let settings = options::begin(&fd, kernel.shared().config.congestion)?;
     if let Some(local) = local {
         let bound = sockopt::set_socket_reuseaddr(&fd, true).and_then(|()| rustix::net::bind(&fd, &local));
         bound.map_err(|errno| explained(Op::Bind, errno).about("address"))?;
     }
     let phase = Phase::Connect(address);
-    let socket = Stream::new(stack, kernel.shared(), fd, phase, address.is_ipv6(), Settings::default());
+    let socket = Stream::new(stack, kernel.shared(), fd, phase, address.is_ipv6(), settings);
     socket.connection.poke();
     Ok(Arc::new(socket))
 }

@@ -1,8 +1,8 @@
 //! Which congestion control the kernel's sockets have: what is told is what the kernel says.
 
 use crate::world::{anywhere, pair, stack, until};
-use onecopy_net::Stack;
 use onecopy_net::tcp::{Algorithm, Listener, Stream};
+use onecopy_net::{Stack, Transport};
 use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::io::ErrorKind;
@@ -77,6 +77,24 @@ fn who_comes_has_what_the_listener_had_when_he_came() {
     }
 }
 
+/// What the stack has sockets begin with, clients and those of a listener, until something else is chosen.
+#[test]
+fn sockets_begin_with_what_the_stack_says() {
+    if stack().is_none() {
+        return;
+    }
+    for algorithm in there() {
+        let builder = Stack::builder().transport(Transport::Kernel);
+        let stack = builder.kernel(|config| config.congestion = Some(algorithm)).build().unwrap();
+        let (client, server) = pair(&stack);
+        for stream in [&client, &server] {
+            assert_eq!(told(stream), Some(algorithm));
+            choose(stream, Algorithm::Reno).unwrap();
+            assert_eq!(told(stream), Some(Algorithm::Reno));
+        }
+    }
+}
+
 #[test]
 fn a_choice_is_replaced_and_not_taken_back() {
     let Some(stack) = stack() else { return };
@@ -104,14 +122,20 @@ fn a_refusal_is_the_kernels_and_says_what_to_do() {
         let std = TcpListener::bind(anywhere()).unwrap();
         [Algorithm::Reno, Algorithm::Cubic].map(|algorithm| {
             let expected = set_tcp_congestion(&std, algorithm.name()).err().map(|errno| errno.raw_os_error());
-            (algorithm, expected, choose(&client, algorithm))
+            let builder = Stack::builder().transport(Transport::Kernel);
+            let stack = builder.kernel(|config| config.congestion = Some(algorithm)).build().unwrap();
+            let begun = Listener::bind(&stack, anywhere()).map(drop);
+            let called = Stream::connect(&stack, std.local_addr().unwrap()).map(drop);
+            (algorithm, expected, [choose(&client, algorithm), begun, called])
         })
     });
-    for (algorithm, expected, result) in tried.join().unwrap() {
-        assert_eq!(result.err().map(|error| error.raw_os_error()), expected);
-        let Err(error) = result else { continue };
-        let said = error.to_string();
-        assert!(said.contains(algorithm.name()) && said.contains("/proc/sys/net/ipv4/tcp_"), "{said}");
-        println!("{said}");
+    for (algorithm, expected, results) in tried.join().unwrap() {
+        for result in results {
+            assert_eq!(result.as_ref().err().map(|error| error.raw_os_error()), expected);
+            let Err(error) = result else { continue };
+            let said = error.to_string();
+            assert!(said.contains(algorithm.name()) && said.contains("/proc/sys/net/ipv4/tcp_"), "{said}");
+            println!("{said}");
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! killed when its time is over, and whatever it does the parent survives it and says what happened.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::marker::PhantomData;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -260,11 +261,37 @@ fn become_tied(tied: &Tied) -> Result<()> {
         .with_context(|| format!("starting {}", tied.program))
 }
 
-/// Pins the calling thread, and the threads it will start, to one CPU.
+/// Pins the calling thread, and the threads and processes it will start, to one CPU for good: that is for workers, and for threads
+/// that end with their work. All others want [`Pinned`].
 pub fn pin(cpu: usize) -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("pinning to CPU {cpu}"))
+}
+
+/// Has the calling thread on one CPU as long as it lives; then the thread may run where it could before, and so may what it starts.
+#[must_use = "the thread is free again when this is dropped"]
+#[derive(Debug)]
+pub struct Pinned {
+    before: rustix::thread::CpuSet,
+    /// It is the calling thread's, and goes to no other.
+    _here: PhantomData<*const ()>,
+}
+
+impl Pinned {
+    /// To `cpu`, from now on.
+    pub fn to(cpu: usize) -> Result<Pinned> {
+        let before = rustix::thread::sched_getaffinity(None).context("asking where this thread may run")?;
+        pin(cpu)?;
+        Ok(Pinned { before, _here: PhantomData })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // It fails only where none of those CPUs is left, and then the kernel has chosen others.
+        let _ = rustix::thread::sched_setaffinity(None, &self.before);
+    }
 }
 
 /// The first two CPUs this process may run on; the same one twice if there is only one.

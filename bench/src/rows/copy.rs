@@ -10,7 +10,7 @@ use onecopy::advanced::copy::{Hint, Store, copy};
 use onecopy::{Policy, Reader};
 
 use super::bytes;
-use crate::proc;
+use super::pinned::pinned;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
 use crate::words::size_name;
 
@@ -82,9 +82,10 @@ fn case(size: usize, footprint: usize, state: &str) -> Case {
             step: size as u64,
         },
         open: Box::new(move |context: &Context, engine| {
-            proc::pin(context.cpus[0])?;
-            let buffers = Buffers::shared(&shared, size, footprint);
-            Ok(Box::new(Copies { engine: Engine::named(engine, footprint)?, buffers, size }))
+            pinned(context, || {
+                let buffers = Buffers::shared(&shared, size, footprint);
+                Ok(Copies { engine: Engine::named(engine, footprint)?, buffers, size })
+            })
         }),
     }
 }

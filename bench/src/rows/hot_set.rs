@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::bytes;
 use super::copy::{Buffers, COLD, Engine};
-use crate::proc;
+use super::pinned::pinned;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
 use crate::words::size_name;
 use onecopy::advanced::copy::calibrate::Walk;
@@ -59,13 +59,14 @@ fn case(set: usize) -> Case {
         reach,
         work: Work { warmup: 4, least: 21, most: 2001, step: 1 },
         open: Box::new(move |context: &Context, engine| {
-            proc::pin(context.cpus[0])?;
-            let buffers = Buffers::shared(&buffers, COPY, COLD);
-            // One set for all engines: which cache sets its pages fall into is chance, and decides a lot.
-            let mut known = victims.borrow_mut();
-            let victim = known.upgrade().unwrap_or_else(|| Rc::new(Walk::new(set)));
-            *known = Rc::downgrade(&victim);
-            Ok(Box::new(HotSet { engine: Engine::named(engine, COLD)?, buffers, victim }))
+            pinned(context, || {
+                let buffers = Buffers::shared(&buffers, COPY, COLD);
+                // One set for all engines: which cache sets its pages fall into is chance, and decides a lot.
+                let mut known = victims.borrow_mut();
+                let victim = known.upgrade().unwrap_or_else(|| Rc::new(Walk::new(set)));
+                *known = Rc::downgrade(&victim);
+                Ok(HotSet { engine: Engine::named(engine, COLD)?, buffers, victim })
+            })
         }),
     }
 }

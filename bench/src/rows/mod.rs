@@ -19,6 +19,7 @@ mod http;
 mod job;
 mod meet;
 mod ping_pong;
+mod pinned;
 mod pool;
 mod records;
 mod reference;

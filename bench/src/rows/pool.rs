@@ -13,6 +13,7 @@ use onecopy::advanced::pool::{DeviceId, MemoryProvider, Page, PagePool, PoolConf
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU64, Ordering};
 
+use super::pinned::pinned;
 use crate::proc;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
 
@@ -55,14 +56,11 @@ fn cases(_: Scale) -> Vec<Case> {
         baseline: "atomic_inc",
         reach,
         work: Work { warmup: 20_000, least: 20_000, most: 1 << 31, step: 1 },
-        open: Box::new(move |context: &Context, engine| {
-            proc::pin(context.cpus[0])?;
-            Ok(match engine {
-                "for_loop" => Box::new(Baseline::ForLoop),
-                "atomic_inc" => Box::new(Baseline::AtomicInc(AtomicU64::new(0))),
-                "lock" => Box::new(Baseline::Lock(Mutex::new(0))),
-                engine => Box::new(Taken { pool: pool(engine)?, way }),
-            })
+        open: Box::new(move |context: &Context, engine| match engine {
+            "for_loop" => pinned(context, || Ok(Baseline::ForLoop)),
+            "atomic_inc" => pinned(context, || Ok(Baseline::AtomicInc(AtomicU64::new(0)))),
+            "lock" => pinned(context, || Ok(Baseline::Lock(Mutex::new(0)))),
+            engine => pinned(context, || Ok(Taken { pool: pool(engine)?, way })),
         }),
     };
     vec![
@@ -76,11 +74,12 @@ fn cases(_: Scale) -> Vec<Case> {
             reach: each(&|engine| vec![Reach::at_most_times(engine, "time", 0.8, "malloc", 0.0)]),
             work: Work { warmup: 20_000, least: 20_000, most: 1 << 31, step: (BATCH * UNDER_WAY) as u64 },
             open: Box::new(|context: &Context, engine| {
-                Ok(match engine {
-                    "malloc" => Box::new(Cross::new(context, Malloc)?),
-                    "lock" => Box::new(Cross::new(context, Locked::default())?),
-                    engine => Box::new(Cross::new(context, pool(engine)?)?),
-                })
+                let there = context.cpus[1];
+                match engine {
+                    "malloc" => pinned(context, || Ok(Cross::new(there, Malloc))),
+                    "lock" => pinned(context, || Ok(Cross::new(there, Locked::default()))),
+                    engine => pinned(context, || Ok(Cross::new(there, pool(engine)?))),
+                }
             }),
         },
     ]
@@ -323,7 +322,6 @@ impl Drop for LockedPage {
 /// Pages are taken on one CPU and given back on another.
 struct Cross<S: Source> {
     source: S,
-    cpus: [usize; 2],
     /// Full batches go, empty ones come back. None once the session is over.
     go: Option<Sender<Vec<S::Item>>>,
     back: Receiver<Vec<S::Item>>,
@@ -331,10 +329,9 @@ struct Cross<S: Source> {
 }
 
 impl<S: Source + 'static> Cross<S> {
-    fn new(context: &Context, source: S) -> Result<Cross<S>> {
+    fn new(there: usize, source: S) -> Cross<S> {
         let (go, jobs) = channel::<Vec<S::Item>>();
         let (done, back) = channel();
-        let [here, there] = context.cpus;
         let thread = std::thread::spawn(move || {
             proc::pin(there)?;
             for mut batch in jobs {
@@ -345,7 +342,7 @@ impl<S: Source + 'static> Cross<S> {
             }
             Ok(())
         });
-        Ok(Cross { source, cpus: [here, there], go: Some(go), back, thread: Some(thread) })
+        Cross { source, go: Some(go), back, thread: Some(thread) }
     }
 
     fn send(&mut self, mut batch: Vec<S::Item>) -> Result<()> {
@@ -363,7 +360,6 @@ impl<S: Source + 'static> Session for Cross<S> {
     }
 
     fn run(&mut self, work: u64) -> Result<Sample> {
-        proc::pin(self.cpus[0])?;
         let (start, first) = (Instant::now(), ticks());
         let batches = (work as usize).div_ceil(BATCH).max(UNDER_WAY);
         for _ in 0..UNDER_WAY {

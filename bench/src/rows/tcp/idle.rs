@@ -17,9 +17,9 @@ use onecopy_inet::wire::Mac;
 
 use super::plan::{ENGINE, PEER, PREFIX};
 use super::{MESSAGE, PACKET};
-use crate::proc;
 use crate::row::{Case, Context, Reach, Sample, Scale, Session, Work};
 use crate::rows::bytes;
+use crate::rows::pinned::pinned;
 
 const PORT: u16 = 80;
 /// Nanoseconds that pass with each round trip.
@@ -37,13 +37,12 @@ pub fn case(scale: Scale) -> Case {
         reach: vec![Reach::at_most_times("idle", PACKET.name, 1.25, "alone", 0.0)],
         work: Work { warmup: 1000, least: 10_000, most: 10_000_000, step: 1 },
         open: Box::new(move |context: &Context, engine| {
-            proc::pin(context.cpus[0])?;
             let others = match engine {
                 "alone" => 0,
                 "idle" => idle,
                 other => bail!("there is no engine {other}"),
             };
-            Ok(Box::new(Idle::open(others)?))
+            pinned(context, || Idle::open(others))
         }),
     }
 }

@@ -17,7 +17,7 @@ use onecopy::advanced::pool::{Page, PagePool, PoolConfig};
 use onecopy_linux_notif as linux;
 
 use super::bytes;
-use crate::proc;
+use super::pinned::pinned;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
 
 /// The row.
@@ -73,8 +73,7 @@ fn on_stack(size: usize, pair: bool) -> Case {
         reach,
         work: Work { warmup: 20_000, least: 50_000, most: 1 << 31, step: LOOK },
         open: Box::new(move |context: &Context, engine| {
-            proc::pin(context.cpus[0])?;
-            Ok(Box::new(stack::Stack::new(engine, size, pair)?))
+            pinned(context, || stack::Stack::new(engine, size, pair))
         }),
     }
 }
@@ -89,10 +88,7 @@ fn case(size: usize) -> Case {
             Reach::ratio("zc-stacked", "notif", 3.5, &["zc"]),
         ],
         work: Work { warmup: 20_000, least: 50_000, most: 1 << 31, step: LOOK },
-        open: Box::new(move |context: &Context, engine| {
-            proc::pin(context.cpus[0])?;
-            Ok(Box::new(Zc::new(engine, size)?))
-        }),
+        open: Box::new(move |context: &Context, engine| pinned(context, || Zc::new(engine, size))),
     }
 }
 

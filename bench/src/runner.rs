@@ -202,16 +202,18 @@ pub fn run(row: &'static Row, context: &Context, choice: &Choice, watch: &mut dy
     let total = cases.iter().map(|case| case.engines.len() * choice.rounds).sum();
     let mut result = RowResult { row: row.name, cases: Vec::new(), notes: Vec::new() };
     let (mut done, mut disturbed) = (0, 0);
-    for (case, share) in cases.iter().zip(shares(&cases)) {
+    let shares = shares(&cases);
+    // A case is gone when it is done, and with it what its engines have shared.
+    for (case, share) in cases.into_iter().zip(shares) {
         if start.elapsed() > bound {
             result.notes.push(format!("the row's time was over before the case {}", case.name));
             continue;
         }
-        let mut engines = ready(case, context, watch, (done, total));
+        let mut engines = ready(&case, context, watch, (done, total));
         let work = if context.scale == Scale::Smoke {
             case.work.warmup
         } else {
-            warm_up(case, context, &mut engines)
+            warm_up(&case, context, &mut engines)
         };
         for round in 0..choice.rounds {
             // A row has a round in any case: what made its first case late may be a rival that was built for it.
@@ -228,7 +230,7 @@ pub fn run(row: &'static Row, context: &Context, choice: &Choice, watch: &mut dy
                 done += 1;
             }
         }
-        let case_result = conclude(row, case, engines);
+        let case_result = conclude(row, &case, engines);
         watch.case(row, &case_result);
         result.cases.push(case_result);
     }

@@ -120,8 +120,10 @@ fn flags(engine: &str) -> Option<(&'static str, &'static str)> {
         }
         "direct" => ("--direct", "--direct --trust-backend"),
         "auto" => ("--policy auto", ""),
+        "lend-never" => ("--policy auto --lend never", ""),
         "lend-sendfile" => ("", "--send-lent sendfile"),
         "lend-splice" => ("", "--send-lent splice"),
+        "lend-map" => ("", "--send-lent map"),
         "cached" => ("--policy cached --lend never", ""),
         "nt" => ("--policy nt --lend never", ""),
         _ => return None,

@@ -26,8 +26,7 @@ pub const ROW: Row = Row {
 
 fn cases(scale: Scale) -> Vec<Case> {
     let sizes: &[u64] = if scale == Scale::Smoke { &[64 << 10] } else { &[64 << 10, 1 << 20, 16 << 20] };
-    // As many bytes of objects as no L2 holds: what is served is not what was served just before.
-    let footprint: u64 = if scale == Scale::Smoke { 1 << 20 } else { 64 << 20 };
+    let footprint = footprint(scale);
     let mut cases = Vec::new();
     for source in [Source::File, Source::Memory] {
         for &size in sizes {
@@ -38,7 +37,13 @@ fn cases(scale: Scale) -> Vec<Case> {
     cases
 }
 
-fn case(source: Source, size: u64, footprint: u64, tls: bool) -> Case {
+/// As many bytes of objects as no L2 holds: what is served is not what was served just before.
+pub fn footprint(scale: Scale) -> u64 {
+    if scale == Scale::Smoke { 1 << 20 } else { 64 << 20 }
+}
+
+/// A case of this row, or one that another row has its own engines for.
+pub fn case(source: Source, size: u64, footprint: u64, tls: bool) -> Case {
     let (from, engines): (_, &[&'static str]) = match source {
         // What is encrypted is neither spliced nor written by the daemon itself.
         Source::Memory if tls => ("mem", &["nginx", "kernel", "cached", "nt", "auto"]),

@@ -3,7 +3,7 @@
 mod acks;
 mod ends;
 mod stack;
-mod world;
+pub mod world;
 
 use std::time::Instant;
 

@@ -18,7 +18,7 @@ fn options(row: &str) -> Options {
 }
 
 /// Rivals that need not be there, or that this user may not start.
-const OPTIONAL: &[&str] = &["nginx", "kernel-512"];
+const OPTIONAL: &[&str] = &["nginx", "nginx-log", "kernel-512"];
 
 /// What a reason says where a rival, a right or a device is missing, which is no fault of the row. (The last one: memory of devices is
 /// nothing for the kernel's TCP through io_uring.)

@@ -119,7 +119,7 @@ fn flags(engine: &str) -> Option<(&'static str, &'static str)> {
             ("--transport kernel --file-send sendfile", "--transport kernel --forward splice")
         }
         "direct" => ("--direct", "--direct --trust-backend"),
-        "auto" => ("--policy auto", ""),
+        "auto" | "log" | "log-json" => ("--policy auto", ""),
         "lend-never" => ("--policy auto --lend never", ""),
         "lend-sendfile" => ("", "--send-lent sendfile"),
         "lend-splice" => ("", "--send-lent splice"),
@@ -128,6 +128,15 @@ fn flags(engine: &str) -> Option<(&'static str, &'static str)> {
         "nt" => ("--policy nt --lend never", ""),
         _ => return None,
     })
+}
+
+/// The form of the lines that an engine's proxy writes for each request. None: it writes none.
+fn log_form(engine: &str) -> Option<&'static str> {
+    match engine {
+        "log" => Some("combined"),
+        "log-json" => Some("json"),
+        _ => None,
+    }
 }
 
 /// What is started, and on what.
@@ -157,7 +166,8 @@ impl Servers {
         let id = format!("{engine}-{}", unique());
         // Short: with a deep folder for temporary files there is little left of the 108 bytes (unix(7)).
         let socket = setup.work.join(&id[id.len().saturating_sub(8)..]);
-        let nginx = engine == "nginx";
+        let nginx = engine.starts_with("nginx");
+        let log = setup.work.join("access.log");
         let daemon = if nginx && setup.source == Source::File {
             let listen =
                 format!("server {{ listen unix:{}; root {}; }}", socket.display(), setup.root.display());
@@ -187,9 +197,14 @@ impl Servers {
                 )
             });
             let ssl = if setup.tls.is_some() { " ssl" } else { "" };
+            // Gathered, as ours are.
+            let log = match engine {
+                "nginx-log" => format!("access_log {} combined buffer=64k flush=1s;", log.display()),
+                _ => String::new(),
+            };
             let listen = format!(
                 "upstream backend {{ server unix:{}; keepalive 64; keepalive_requests 100000000; }}\n\
-                 server {{ listen {address} reuseport{ssl}; {tls} location / {{ proxy_pass http://backend; proxy_http_version 1.1; \
+                 server {{ listen {address} reuseport{ssl}; {tls} {log} location / {{ proxy_pass http://backend; proxy_http_version 1.1; \
                  proxy_set_header Connection \"\"; proxy_buffer_size 64k; proxy_buffers 8 256k; \
                  proxy_busy_buffers_size 512k; proxy_max_temp_file_size 0; }} }}",
                 socket.display()
@@ -202,6 +217,9 @@ impl Servers {
             command.args(["--listen", "127.0.0.1:0", "--backend"]).arg(unix(&socket));
             if let Some(tls) = setup.tls {
                 command.arg("--tls-cert").arg(&tls.certificate).arg("--tls-key").arg(&tls.key);
+            }
+            if let Some(form) = log_form(engine) {
+                command.arg("--access-log").arg(&log).args(["--access-log-format", form]);
             }
             let proxy = Server::start(command.args(flags.split_whitespace()).args(setup.proxy))?;
             let scheme = if setup.tls.is_some() { "https" } else { "http" };

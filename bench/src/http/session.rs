@@ -19,6 +19,8 @@ pub const RATE: Metric = Metric { name: "rate", unit: "GB/s", larger: true };
 pub const P50: Metric = Metric { name: "p50", unit: "ms", larger: false };
 /// The same: 99 of 100 are faster.
 pub const P99: Metric = Metric { name: "p99", unit: "ms", larger: false };
+/// CPU time of daemon and proxy for each request.
+pub const EACH: Metric = Metric { name: "request cpu", unit: "us/request", larger: false };
 /// Copies of each byte by daemon and proxy in user space, as they counted them.
 pub const USER: Metric = Metric { name: "user copies", unit: "per byte", larger: false };
 /// Copies of each byte by the kernel in those calls of daemon and proxy that copy, as they counted them. Missing where sendfile
@@ -241,6 +243,7 @@ impl Session for Http {
         let mut values = vec![
             (RATE.name, gigabytes / outcome.seconds),
             (crate::row::CPU_PER_GB.name, cpu / gigabytes),
+            (EACH.name, cpu / requests as f64 * 1e6),
             (P50.name, ms(0.5)),
             (P99.name, ms(0.99)),
         ];
@@ -270,6 +273,10 @@ impl Session for Http {
                     kernel_words(kernel, per("referenced"))
                 ),
             ));
+            let dropped = diff("log_dropped");
+            if dropped > 0.0 {
+                settings.push(("lines left out of the log".to_owned(), format!("{dropped} of {requests}")));
+            }
             let upgraded = after.1["upgraded"].as_u64().unwrap_or(0);
             settings.push(("shared memory".to_owned(), if upgraded > 0 { "yes" } else { "no" }.to_owned()));
         }

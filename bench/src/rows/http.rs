@@ -1,7 +1,7 @@
 //! `http`: clients -> proxy -> storage daemon, the application that all of this is for.
 
 use crate::http::servers::{Source, nginx};
-use crate::http::session::{Http, Job, KERNEL, MOVED, P50, P99, RATE, Tree, USER, shared};
+use crate::http::session::{EACH, Http, Job, KERNEL, MOVED, P50, P99, RATE, Tree, USER, shared};
 use crate::row::{CPU_PER_GB, Case, Plot, Reach, Row, Scale, Work};
 use crate::words::size_name;
 
@@ -16,13 +16,17 @@ pub const ROW: Row = Row {
             cached, nt: copied into shared memory; auto: as it comes, where a body is lent to the proxy by its \
             descriptor; lend-sendfile, lend-splice: such a body sent by these calls, whatever auto would choose; direct: \
             the daemon sends into the client's socket, lent by a proxy that trusts it. Cases named tls: the proxy \
-            encrypts (AES-128-GCM, TLS 1.3), the clients decrypt",
-    metrics: &[RATE, CPU_PER_GB, P50, P99, USER, KERNEL, MOVED],
+            encrypts (AES-128-GCM, TLS 1.3), the clients decrypt. The case named log: what the access log of the proxy costs: log \
+            writes it in its combined form, log-json as JSON, auto not at all; nginx-log is nginx with its own, gathered too",
+    metrics: &[RATE, CPU_PER_GB, EACH, P50, P99, USER, KERNEL, MOVED],
     share: 1.0,
     cases,
     workers: &[],
     plot: Plot::Bars,
 };
+
+/// What a request may cost with a line in the log, against one without.
+const LOG: f64 = 1.15;
 
 fn cases(scale: Scale) -> Vec<Case> {
     let sizes: &[u64] = if scale == Scale::Smoke { &[64 << 10] } else { &[64 << 10, 1 << 20, 16 << 20] };
@@ -34,7 +38,19 @@ fn cases(scale: Scale) -> Vec<Case> {
         }
     }
     cases.push(case(Source::Memory, if scale == Scale::Smoke { 64 << 10 } else { 1 << 20 }, footprint, true));
+    cases.push(log(footprint));
     cases
+}
+
+/// What a line for each request costs, where requests are short.
+fn log(footprint: u64) -> Case {
+    let engines = &["auto", "log", "log-json", "nginx", "nginx-log"];
+    Case {
+        engines: engines.to_vec(),
+        baseline: "auto",
+        reach: ["log", "log-json"].map(|log| Reach::at_most_times(log, EACH.name, LOG, "auto", 0.0)).into(),
+        ..named("mem/64K/log", (Source::Memory, 64 << 10, footprint, false))
+    }
 }
 
 /// As many bytes of objects as no L2 holds: what is served is not what was served just before.
@@ -92,15 +108,20 @@ pub fn case(source: Source, size: u64, footprint: u64, tls: bool) -> Case {
         Reach::ratio("auto", P99.name, 1.0, &["nginx"]),
         Reach::ratio("auto", CPU_PER_GB.name, 1.0, &["nginx", kernel]),
     ]);
+    let name = format!("{from}/{}/{}", size_name(size), if tls { "tls" } else { "plain" });
+    Case { engines: engines.to_vec(), baseline, reach, ..named(&name, (source, size, footprint, tls)) }
+}
+
+/// A case that has its servers, and no engines yet.
+fn named(name: &str, (source, size, footprint, tls): (Source, u64, u64, bool)) -> Case {
     // Gone with the case.
     let tree = shared(move || Tree::make(size, footprint.div_ceil(size)));
-    let work = Work { warmup: (4 * size).max(footprint), least: 4 * size, most: 4 << 30, step: size };
     Case {
-        name: format!("{from}/{}/{}", size_name(size), if tls { "tls" } else { "plain" }),
-        engines: engines.to_vec(),
-        baseline,
-        reach,
-        work,
+        name: name.to_owned(),
+        engines: Vec::new(),
+        baseline: "auto",
+        reach: Vec::new(),
+        work: Work { warmup: (4 * size).max(footprint), least: 4 * size, most: 4 << 30, step: size },
         open: Box::new(move |context, engine| {
             let job = Job { tree: tree()?, source, hot_set: None, tls, lead_in: true };
             Ok(Box::new(Http::open(context, engine, &job)?))

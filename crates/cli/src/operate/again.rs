@@ -59,7 +59,7 @@ impl Again {
     }
 
     /// Reads and opens all of it again. What is wrong is told, and changes nothing.
-    pub async fn read<A: Operated>(&self) {
+    pub fn read<A: Operated>(&self) {
         // systemd waits from the one to the other (Type=notify-reload, sd_notify(3)).
         if let Ok(now) = NotifyState::monotonic_usec_now() {
             let _ = sd_notify::notify(&[NotifyState::Reloading, now]);
@@ -67,10 +67,8 @@ impl Again {
         if let Err(why) = self.settings::<A>() {
             warn!(target: "onecopy", "goes on with the settings that it has: {why:#}");
         }
-        let (log, setup) = (self.log.clone(), self.setup.borrow().clone());
-        if let Some(setup) = setup {
-            // The writer may have much to write before.
-            let _ = tokio::task::spawn_blocking(move || log.again(setup)).await;
+        if let Some(setup) = self.setup.borrow().clone() {
+            self.log.again(setup);
         }
         let _ = sd_notify::notify(&[NotifyState::Ready]);
     }

@@ -285,7 +285,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 if let Some(identity) = &identity {
                     renew(identity, &totals).await;
                 }
-                renewed.read::<Args>().await;
+                renewed.read::<Args>();
             }));
         }
         let signal = tokio::task::spawn_local(process::asked_to_stop("onecopy proxy", !again));

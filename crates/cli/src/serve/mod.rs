@@ -248,7 +248,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         tokio::task::spawn_local(process::at_usr1(move || tell!("stats {}", reports.totals.json())));
         let again = args.operate.outlives_hang_up();
         if again {
-            tokio::task::spawn_local(process::at_hup(async move || renewed.read::<Args>().await));
+            tokio::task::spawn_local(process::at_hup(async move || renewed.read::<Args>()));
         }
         let stop = tokio::task::spawn_local(process::asked_to_stop("onecopy serve", !again));
         tokio::task::yield_now().await;

@@ -3,8 +3,8 @@
 use crate::counters::Counters;
 use crate::http::request::{Method, Request};
 use jiff::Timestamp;
-use serde_json::json;
-use std::fmt::Write;
+use serde::Serialize;
+use std::io::Write;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -101,66 +101,114 @@ impl Entry {
     }
 
     /// Adds the line, with its end.
-    pub fn write(&self, format: Format, out: &mut Vec<u8>) {
-        let at = Timestamp::try_from(self.at).unwrap_or(Timestamp::UNIX_EPOCH);
-        let Counters { body_bytes, user_copied, kernel_copied, referenced, lent_bytes, .. } = self.done;
-        let client = self.client.map(|client| client.to_string());
-        let seconds = self.took.as_secs_f64();
-        let line = match format {
-            Format::Combined => {
-                let mut line = format!(
-                    "{} - - [{}] \"",
-                    client.as_deref().unwrap_or("-"),
-                    at.strftime("%d/%b/%Y:%H:%M:%S +0000")
-                );
-                escape(&self.line, &mut line);
-                line += "\" ";
-                line += &self.status.map_or("-".to_owned(), |status| status.to_string());
-                let _ = write!(line, " {body_bytes}");
-                for field in [&self.referer, &self.agent] {
-                    line += " \"";
-                    escape(field.as_deref().unwrap_or("-"), &mut line);
-                    line += "\"";
-                }
-                let _ = write!(
-                    line,
-                    " {seconds:.6} {} {} user={user_copied} kernel={kernel_copied} referenced={referenced}",
-                    self.way(),
-                    self.end()
-                );
-                line
-            }
-            Format::Json => json!({
-                "time": at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
-                "client": client,
-                "request": self.line,
-                "status": self.status,
-                "bytes": body_bytes,
-                "seconds": seconds,
-                "way": self.way(),
-                "whole": self.done.broken == 0,
-                "user_copied": user_copied,
-                "kernel_copied": kernel_copied,
-                "referenced": referenced,
-                "lent_bytes": lent_bytes,
-                "referer": self.referer,
-                "user_agent": self.agent,
-            })
-            .to_string(),
-        };
-        out.extend_from_slice(line.as_bytes());
+    pub fn write(&self, format: Format, clock: &mut Clock, out: &mut Vec<u8>) {
+        match format {
+            Format::Combined => self.combined(clock.second(self.at, format), out),
+            Format::Json => self.json(clock.second(self.at, format), out),
+        }
         out.push(b'\n');
+    }
+
+    fn combined(&self, second: &str, out: &mut Vec<u8>) {
+        let Counters { body_bytes, user_copied, kernel_copied, referenced, .. } = self.done;
+        // Nothing that is written to memory fails.
+        let _ = match self.client {
+            Some(client) => write!(out, "{client} - - [{second}] \""),
+            None => write!(out, "- - - [{second}] \""),
+        };
+        escape(&self.line, out);
+        let _ = match self.status {
+            Some(status) => write!(out, "\" {status} {body_bytes}"),
+            None => write!(out, "\" - {body_bytes}"),
+        };
+        for field in [&self.referer, &self.agent] {
+            out.extend_from_slice(b" \"");
+            escape(field.as_deref().unwrap_or("-"), out);
+            out.push(b'"');
+        }
+        let (seconds, way, end) = (self.took.as_secs_f64(), self.way(), self.end());
+        let _ = write!(
+            out,
+            " {seconds:.6} {way} {end} user={user_copied} kernel={kernel_copied} referenced={referenced}"
+        );
+    }
+
+    fn json(&self, second: &str, out: &mut Vec<u8>) {
+        let micros = self.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().subsec_micros();
+        let Counters { body_bytes, user_copied, kernel_copied, referenced, lent_bytes, .. } = self.done;
+        let line = Line {
+            time: &format!("{second}.{micros:06}Z"),
+            client: self.client,
+            request: &self.line,
+            status: self.status,
+            bytes: body_bytes,
+            seconds: self.took.as_secs_f64(),
+            way: self.way(),
+            whole: self.done.broken == 0,
+            user_copied,
+            kernel_copied,
+            referenced,
+            lent_bytes,
+            referer: self.referer.as_deref(),
+            user_agent: self.agent.as_deref(),
+        };
+        // As above; and texts and numbers can all be written.
+        let _ = serde_json::to_writer(out, &line);
+    }
+}
+
+/// A line as JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    time: &'a str,
+    client: Option<IpAddr>,
+    request: &'a str,
+    status: Option<u16>,
+    bytes: u64,
+    seconds: f64,
+    way: &'a str,
+    whole: bool,
+    user_copied: u64,
+    kernel_copied: u64,
+    referenced: u64,
+    lent_bytes: u64,
+    referer: Option<&'a str>,
+    user_agent: Option<&'a str>,
+}
+
+/// The second of the last line, as its form has it: many lines come in one.
+#[derive(Debug, Default)]
+pub struct Clock {
+    of: Option<(u64, Format)>,
+    text: String,
+}
+
+impl Clock {
+    fn second(&mut self, at: SystemTime, format: Format) -> &str {
+        let second = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        if self.of != Some((second, format)) {
+            let at = i64::try_from(second).ok().and_then(|second| Timestamp::from_second(second).ok());
+            let at = at.unwrap_or(Timestamp::UNIX_EPOCH);
+            self.text = match format {
+                Format::Combined => at.strftime("%d/%b/%Y:%H:%M:%S +0000"),
+                Format::Json => at.strftime("%Y-%m-%dT%H:%M:%S"),
+            }
+            .to_string();
+            self.of = Some((second, format));
+        }
+        &self.text
     }
 }
 
 /// As nginx has it: what could end the field or the line, or talk to a terminal, is a number.
-fn escape(text: &str, out: &mut String) {
-    for byte in text.bytes() {
-        match byte {
-            b'"' | b'\\' | ..b' ' | 0x7f.. => drop(write!(out, "\\x{byte:02X}")),
-            _ => out.push(byte.into()),
-        }
+fn escape(text: &str, out: &mut Vec<u8>) {
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | ..b' ' | 0x7f..)) {
+        out.extend_from_slice(&rest[..at]);
+        let _ = write!(out, "\\x{:02X}", rest[at]);
+        rest = &rest[at + 1..];
     }
+    out.extend_from_slice(rest);
 }
 
 #[cfg(test)]
@@ -174,7 +222,7 @@ mod tests {
 
     fn line(entry: &Entry, format: Format) -> String {
         let mut out = Vec::new();
-        entry.write(format, &mut out);
+        entry.write(format, &mut Clock::default(), &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -194,6 +242,34 @@ mod tests {
         assert_eq!(
             (&json["time"], &json["user_agent"]),
             (&"1970-01-02T00:00:00.000000Z".into(), &"c\"u".into())
+        );
+    }
+
+    #[test]
+    fn each_line_has_the_second_of_its_own() {
+        let (mut clock, mut out) = (Clock::default(), Vec::new());
+        let at = [(0, 0), (0, 999_999), (1, 0), (1, 5), (0, 0)];
+        let forms = [Format::Combined, Format::Json, Format::Json, Format::Combined, Format::Json];
+        for ((seconds, micros), format) in at.into_iter().zip(forms) {
+            let at = SystemTime::UNIX_EPOCH + Duration::from_micros(seconds * 1_000_000 + micros);
+            Begun { at, ..begun() }
+                .nonsense(b"x", 400, &Counters::default())
+                .write(format, &mut clock, &mut out);
+        }
+        let text = String::from_utf8(out).unwrap();
+        let times: Vec<&str> = text
+            .lines()
+            .map(|line| line.split(['[', ']', '"']).find(|part| part.contains(":00:")).unwrap())
+            .collect();
+        assert_eq!(
+            times,
+            [
+                "01/Jan/1970:00:00:00 +0000",
+                "1970-01-01T00:00:00.999999Z",
+                "1970-01-01T00:00:01.000000Z",
+                "01/Jan/1970:00:00:01 +0000",
+                "1970-01-01T00:00:00.000000Z",
+            ]
         );
     }
 

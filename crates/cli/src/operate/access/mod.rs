@@ -1,23 +1,23 @@
-//! The access log: a line for each request. Who serves hands an entry over and goes on; a thread of its own makes the line of it and
-//! writes it. What it cannot keep up with is left out and counted, since a slow disk must not slow the requests.
+//! The access log: a line for each request. Who serves hands an entry over and goes on; a thread of its own makes lines of what has
+//! gathered and writes them together. What it cannot keep up with is left out and counted, since a slow disk must not slow the requests.
 
 mod entry;
 mod journal;
 mod output;
+mod queue;
 
+use entry::Clock;
 pub use entry::{Begun, Entry, Format};
 pub use output::Destination;
 
 use crate::counters::{Counters, Totals};
 use anyhow::Context;
 use output::Output;
+use queue::{Message, Queue, WAITING};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
-
-/// Entries that wait to be written, at most.
-const WAITING: usize = 4096;
 
 /// Bytes that are written at once.
 const BATCH: usize = 64 << 10;
@@ -35,17 +35,19 @@ pub struct Setup {
     pub format: Format,
 }
 
-/// What the writer is told.
-#[derive(Debug)]
-enum Message {
-    Entry(Box<Entry>),
-    Again(Setup),
-    End(std::sync::mpsc::Sender<()>),
-}
-
 /// Where entries are handed over, if there is a log.
 #[derive(Clone, Debug, Default)]
-pub struct AccessLog(Option<SyncSender<Message>>);
+pub struct AccessLog(Option<Arc<Adding>>);
+
+/// The writer's queue, of those that add to it.
+#[derive(Debug)]
+struct Adding(Arc<Queue>);
+
+impl Drop for Adding {
+    fn drop(&mut self) {
+        self.0.tell(Message::Gone);
+    }
+}
 
 impl AccessLog {
     /// Opens it, and starts its writer, which counts what it leaves out in `totals`.
@@ -56,42 +58,44 @@ impl AccessLog {
     pub fn open(setup: Option<Setup>, totals: Arc<Totals>) -> anyhow::Result<AccessLog> {
         let Some(setup) = setup else { return Ok(AccessLog::default()) };
         let output = Output::open(&setup.to)?;
-        let (to, from) = sync_channel(WAITING);
-        let writer =
-            Writer { setup, output, totals, batch: Vec::new(), lines: 0, told: (0, None), ill: false };
+        let queue = Arc::new(Queue::new());
+        let writer = Writer {
+            setup,
+            output,
+            totals,
+            clock: Clock::default(),
+            batch: Vec::new(),
+            lines: 0,
+            told: (0, None),
+            ill: false,
+        };
+        let from = queue.clone();
         let run = move || writer.run(&from);
         std::thread::Builder::new().name("access-log".into()).spawn(run).context("cannot start a thread")?;
-        Ok(AccessLog(Some(to)))
+        Ok(AccessLog(Some(Arc::new(Adding(queue)))))
     }
 
-    /// Hands an entry over, if anybody wants it. Never waits.
+    /// Hands an entry over, if anybody wants it. Never waits for the writer.
     pub fn add(&self, entry: impl FnOnce(&Counters) -> Entry, counters: &mut Counters) {
-        let Some(to) = &self.0 else { return };
-        if to.try_send(Message::Entry(Box::new(entry(counters)))).is_err() {
+        let Some(Adding(to)) = self.0.as_deref() else { return };
+        if !to.add(Box::new(entry(counters))) {
             counters.log_dropped += 1;
         }
     }
 
-    /// Opens it once more, as `setup` says, behind what was handed over before. Waits for the writer.
+    /// Opens it once more, as `setup` says, behind what was handed over before.
     pub fn again(&self, setup: Setup) {
-        if let Some(to) = &self.0 {
-            let _ = to.send(Message::Again(setup)); // a writer that died has said so
+        if let Some(Adding(to)) = self.0.as_deref() {
+            to.tell(Message::Again(setup)); // a writer that died has said so
         }
     }
 
     /// Waits until what was handed over is written, but not for long.
     pub fn finish(&self) {
-        let Some(to) = &self.0 else { return };
+        let Some(Adding(to)) = self.0.as_deref() else { return };
         let (done, finished) = channel();
-        let (mut message, begun) = (Message::End(done), Instant::now());
-        while let Err(TrySendError::Full(back)) = to.try_send(message) {
-            if begun.elapsed() >= LAST {
-                return;
-            }
-            message = back;
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let _ = finished.recv_timeout(LAST.saturating_sub(begun.elapsed()));
+        to.tell(Message::End(done));
+        let _ = finished.recv_timeout(LAST);
     }
 }
 
@@ -100,6 +104,7 @@ struct Writer {
     setup: Setup,
     output: Output,
     totals: Arc<Totals>,
+    clock: Clock,
     batch: Vec<u8>,
     lines: u64,
     /// How many were left out when that was told, and when.
@@ -109,35 +114,31 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(mut self, from: &Receiver<Message>) {
+    fn run(mut self, from: &Queue) {
+        let mut messages = Vec::with_capacity(WAITING);
         loop {
-            let message = match from.try_recv() {
-                Ok(message) => message,
-                Err(TryRecvError::Empty) => {
-                    self.flush();
-                    self.tell(false);
-                    let Ok(message) = from.recv() else { return };
-                    message
-                }
-                Err(TryRecvError::Disconnected) => break,
-            };
-            match message {
-                Message::Entry(entry) => {
-                    entry.write(self.setup.format, &mut self.batch);
-                    self.lines += 1;
-                    if self.batch.len() >= BATCH || self.output.takes_one() {
-                        self.flush();
+            from.take(&mut messages);
+            for message in messages.drain(..) {
+                match message {
+                    Message::Entry(entry) => {
+                        entry.write(self.setup.format, &mut self.clock, &mut self.batch);
+                        self.lines += 1;
+                        if self.batch.len() >= BATCH || self.output.takes_one() {
+                            self.flush();
+                        }
                     }
-                }
-                Message::Again(setup) => self.again(setup),
-                Message::End(done) => {
-                    self.flush();
-                    self.tell(true);
-                    let _ = done.send(());
+                    Message::Again(setup) => self.again(setup),
+                    Message::End(done) => {
+                        self.flush();
+                        self.tell(true);
+                        let _ = done.send(());
+                    }
+                    Message::Gone => return self.flush(),
                 }
             }
+            self.flush();
+            self.tell(false);
         }
-        self.flush();
     }
 
     fn flush(&mut self) {
@@ -215,5 +216,90 @@ mod tests {
         assert!(came.into_iter().all(|line| line.contains("\"xxx")));
         log.finish();
         assert_eq!(totals.sum().log_dropped, counters.log_dropped);
+    }
+
+    fn numbers(path: &std::path::Path) -> Vec<usize> {
+        let text = std::fs::read_to_string(path).unwrap();
+        let number = |line: &str| line.split('"').nth(1).unwrap().parse().unwrap();
+        text.lines().map(number).collect()
+    }
+
+    fn add(log: &AccessLog, number: usize) {
+        let mut counters = Counters::default();
+        let begun = Begun::now(None);
+        log.add(|done| begun.nonsense(number.to_string().as_bytes(), 400, done), &mut counters);
+        assert_eq!(counters.log_dropped, 0);
+    }
+
+    #[test]
+    fn what_was_added_before_it_is_opened_again_is_in_the_old_file_and_all_else_in_the_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |n: usize| dir.path().join(n.to_string());
+        let setup = |n| Setup { to: path(n).to_str().unwrap().parse().unwrap(), format: Format::Combined };
+        let log = AccessLog::open(Some(setup(0)), Arc::default()).unwrap();
+        let mut next = 0;
+        let mut some = |log: &AccessLog, count| {
+            (0..count).for_each(|n| add(log, next + n));
+            next += count;
+        };
+        // None, one, and more than are waited for.
+        let counts = [0, 1, WAITING / 2 + 10, 100, 7];
+        for (file, count) in counts.into_iter().enumerate() {
+            some(&log, count);
+            if file + 1 < counts.len() {
+                log.again(setup(file + 1));
+            }
+        }
+        log.finish();
+        let mut first = 0;
+        for (file, count) in counts.into_iter().enumerate() {
+            assert_eq!(numbers(&path(file)), Vec::from_iter(first..first + count), "file {file}");
+            first += count;
+        }
+    }
+
+    #[test]
+    fn nothing_is_lost_and_each_threads_lines_are_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let setup = Setup { to: path.to_str().unwrap().parse().unwrap(), format: Format::Combined };
+        let log = AccessLog::open(Some(setup), Arc::default()).unwrap();
+        // As many as there is room for, should the writer not run at all.
+        let (threads, each) = (4, WAITING / 4);
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let log = &log;
+                scope.spawn(move || (0..each).for_each(|n| add(log, thread * each + n)));
+            }
+        });
+        log.finish();
+        let came = numbers(&path);
+        assert_eq!(came.len(), threads * each);
+        for thread in 0..threads {
+            let of: Vec<usize> = came.iter().copied().filter(|n| n / each == thread).collect();
+            assert_eq!(of, Vec::from_iter(thread * each..(thread + 1) * each));
+        }
+    }
+
+    /// As a program does that has no end to tell of.
+    #[test]
+    fn lines_are_written_without_anybody_asking_and_when_nobody_is_left_to_add_any() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let setup = Setup { to: path.to_str().unwrap().parse().unwrap(), format: Format::Combined };
+        let log = AccessLog::open(Some(setup), Arc::default()).unwrap();
+        let until = |count| {
+            let begun = Instant::now();
+            while numbers(&path).len() < count {
+                assert!(begun.elapsed() < onecopy_testing::LONG, "{count} lines");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        add(&log, 0);
+        until(1);
+        // A second sleep of the writer's, and an end behind it.
+        add(&log, 1);
+        drop(log);
+        until(2);
     }
 }

@@ -10,7 +10,7 @@ use super::Outcome;
 use crate::shell::{self, command, run as sh};
 
 /// Seconds that all rows together may take before they count as hung.
-const LIMIT: &str = "600";
+const LIMIT: &str = "900";
 
 /// The fields of a record that are texts, and those that are numbers (or null, where there is nothing to compare).
 const TEXTS: [&str; 5] = ["bench", "case", "engine", "metric", "unit"];

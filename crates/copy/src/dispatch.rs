@@ -9,7 +9,7 @@
 use crate::arch::{self, CopyFn, FillFn, Kernel};
 use crate::plan::Thresholds;
 use crate::profile::{self, Kernels, Profile};
-use crate::{Policy, Store};
+use crate::{Policy, STREAM_MIN, Store};
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -134,6 +134,8 @@ pub(crate) struct Engine {
     pub(crate) fill_cached: FillFn,
     /// Copies shorter than this, in bytes, take `copy_cached` unless they are asked to stream: it is what everything below would
     /// say, and to ask it takes some 2 ns.
+    ///
+    /// Invariant: above [`STREAM_MIN`], up to which nothing streams.
     pub(crate) plain_below: usize,
     /// From this length on, cached copies and fills take the next two.
     pub(crate) long_from: usize,
@@ -277,10 +279,11 @@ fn make_with(
             )
         }
     };
+    let no_plan = if stream.streams() { long_from.min(thresholds.least()) } else { long_from };
     Engine {
         copy_cached: cached.copy_cached,
         fill_cached: cached.fill_cached,
-        plain_below: if stream.streams() { long_from.min(thresholds.least()) } else { long_from },
+        plain_below: no_plan.max(STREAM_MIN + 1),
         long_from,
         copy_long: long.copy_cached,
         fill_long: long.fill_cached,

@@ -30,23 +30,27 @@ use dispatch::Engine;
 use onecopy_sys::map::Span;
 use std::ops::Deref;
 
+/// Copies of this many bytes or fewer are done inline. Where there are kernels with wider registers, these soon win back what
+/// the call costs.
+const INLINE: usize = if cfg!(target_arch = "x86_64") { 64 } else { STREAM_MIN };
+
 /// Copies `len` bytes and says which stores it used. Non-temporal stores are fenced (sfence) before the
 /// return, so that a Release store after it publishes them.
 ///
-/// Copies of [`STREAM_MIN`] bytes or fewer are always cached, and are done inline.
+/// Copies of [`STREAM_MIN`] bytes or fewer are always cached, and the shortest are done inline.
 ///
 /// # Safety
 ///
 /// `src` is valid for reads of `len` bytes, `dst` for writes of `len` bytes, and they do not overlap.
 #[inline]
 pub unsafe fn copy_raw(dst: *mut u8, src: *const u8, len: usize, hint: Hint) -> Store {
-    if len <= STREAM_MIN {
-        // SAFETY: the caller's promise; STREAM_MIN is what `small` takes.
+    if len <= INLINE {
+        // SAFETY: the caller's promise; INLINE is at most what `small` takes.
         unsafe { arch::small::copy(dst, src, len) };
         return Store::Cached;
     }
     let engine = dispatch::engine();
-    if len < engine.plain_below && hint.policy != Policy::NonTemporal {
+    if len < engine.plain_below && (hint.policy != Policy::NonTemporal || len <= STREAM_MIN) {
         // SAFETY: the caller's promise is that of every kernel; the engine holds only kernels that this CPU can run.
         unsafe { (engine.copy_cached)(dst, src, len) };
         return Store::Cached;

@@ -2,7 +2,7 @@
 //! where it says FSRM. Its stores are cached: it may skip the read for ownership of whole lines, but the
 //! lines end up in the cache. It has no non-temporal form, so streaming copies take SSE2's.
 
-use super::super::Kernel;
+use super::super::{Kernel, small};
 use super::{cpuid, vector};
 use core::arch::asm;
 
@@ -20,6 +20,11 @@ pub(crate) const KERNEL: Kernel = Kernel {
 ///
 /// See [`super::super::CopyFn`].
 unsafe fn copy_cached(dst: *mut u8, src: *const u8, len: usize) {
+    if len <= small::MAX {
+        // The microcode takes some 30 cycles to begin.
+        // SAFETY: the caller's promise.
+        return unsafe { small::copy(dst, src, len) };
+    }
     // SAFETY: copies exactly the bytes that the caller vouches for; the direction flag is clear by the ABI.
     unsafe {
         asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _,

@@ -8,13 +8,15 @@ use onecopy_bench::{Options, run};
 use onecopy_testing::alone;
 
 /// Rows that work on this thread, and short cases of theirs.
-const ROWS: [(&str, &str); 6] = [
+const ROWS: [(&str, &str); 8] = [
     ("copy", "64/hot"),
     ("hot-set", "512K"),
     ("pool", "0"),
     ("pool", "cross"),
     ("zc", "1200"),
+    ("zc", "small/1K"),
     ("tcp", "packet/idle"),
+    ("auto", "reference-or-copy/tcp/64K"),
 ];
 
 /// The CPUs that what this thread starts may use.

@@ -2,6 +2,7 @@
 
 mod acks;
 mod ends;
+mod small;
 mod stack;
 pub mod world;
 
@@ -19,6 +20,7 @@ use onecopy_linux_notif as linux;
 use super::bytes;
 use super::pinned::pinned;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
+use crate::words::size_name;
 
 /// The row.
 pub const ROW: Row = Row {
@@ -29,6 +31,8 @@ pub const ROW: Row = Row {
             that of zc includes its segments, which only notifications keep apart); \
             p50, p99: from a send to its notification, reaped as it comes; stack: the same sends on our TCP, over a pair to a stack that \
             receives by reference, or (acks) to a link that only acknowledges; copy is from a hot page, and zc sends no two in one segment; \
+            small: CPU time of sends with a handle as sockets make them, over a pair: all copied, all lent, or those copied that were \
+            measured to be cheaper so; \
             the lines are those of liburing's send-zerocopy",
     metrics: &[
         Metric { name: "notif", unit: "ns/send", larger: false },
@@ -54,7 +58,8 @@ const SAMPLES: u64 = 20_000;
 fn cases(scale: Scale) -> Vec<Case> {
     let sizes = SIZES.into_iter().filter(|size| scale != Scale::Smoke || *size == 1200);
     let on_stack = sizes.clone().flat_map(|size| [on_stack(size, true), on_stack(size, false)]);
-    sizes.map(case).chain(on_stack).collect()
+    let small = SMALL.into_iter().filter(|size| scale != Scale::Smoke || *size == 1024);
+    sizes.map(case).chain(on_stack).chain(small.map(on_account)).collect()
 }
 
 /// What zero copy must be worth against copying from a hot page: what it was on the source's machine at 8000 bytes, and no less than the
@@ -75,6 +80,20 @@ fn on_stack(size: usize, pair: bool) -> Case {
         open: Box::new(move |context: &Context, engine| {
             pinned(context, || stack::Stack::new(engine, size, pair))
         }),
+    }
+}
+
+/// Sends around the size below which sockets copy them.
+const SMALL: [usize; 6] = [64, 256, 1 << 10, 2 << 10, 4 << 10, 8 << 10];
+
+fn on_account(size: usize) -> Case {
+    Case {
+        name: format!("small/{}", size_name(size as u64)),
+        engines: vec!["copy", "lend", "auto"],
+        baseline: "copy",
+        reach: vec![Reach::ratio("auto", "send", 0.95, &["copy", "lend"])],
+        work: Work { warmup: 20_000, least: 50_000, most: 1 << 31, step: LOOK },
+        open: Box::new(move |context: &Context, engine| pinned(context, || small::Small::new(engine, size))),
     }
 }
 

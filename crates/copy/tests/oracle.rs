@@ -84,6 +84,24 @@ fn every_pair_of_alignments() {
     }
 }
 
+/// The last store of a cached copy has a way of its own where it would cross into a page, whatever the heap gives to other tests.
+#[test]
+fn copies_that_end_just_behind_a_page() {
+    const PAGE: usize = 4096;
+    let source = pattern(3 * PAGE, 6);
+    let mut dst = Guarded::new(5 * PAGE);
+    // Where the buffer's line is in its page.
+    let first = dst.at(0, 1).as_ptr() as usize % PAGE;
+    for kernel in Kernel::all() {
+        for len in [33, 65, 66, 127, 129, 130, 255, 257, 258, 384, 511, 513, 514, 1091, 4095, 4097, 8192] {
+            for over in 0..=64 {
+                let align = (2 * PAGE + PAGE - first + PAGE + over - len) % PAGE;
+                one_copy(kernel, Store::Cached, &mut dst, align, &source[over..over + len]);
+            }
+        }
+    }
+}
+
 #[test]
 fn long_copies_around_the_interleaving() {
     let source = pattern(600 << 10, 3);

@@ -41,18 +41,27 @@ impl View {
         self.host().into_iter().flat_map(Host::slices)
     }
 
-    /// Copies what fits into `buffer`; returns how many bytes.
+    /// Copies what fits into `buffer`; returns how many bytes. They count as copied in user space ([`Stats::user_copied_out`](crate::Stats::user_copied_out)).
     pub fn copy_to(&self, buffer: &mut [u8]) -> usize {
         let len = buffer.len().min(self.len());
         match self.host().map(|host| host.copy_to(0, &mut buffer[..len], Hint::AUTO)) {
-            Some(Ok(_)) => len,
+            Some(Ok(_)) => self.copied(len),
             _ => 0,
         }
     }
 
-    /// A copy.
+    /// A copy, which counts as that of [`View::copy_to`].
     pub fn to_vec(&self) -> Vec<u8> {
-        self.host().map(Host::to_vec).unwrap_or_default()
+        let bytes = self.host().map(Host::to_vec).unwrap_or_default();
+        self.copied(bytes.len());
+        bytes
+    }
+
+    fn copied(&self, len: usize) -> usize {
+        if let Some(row) = self.row.upgrade() {
+            row.counters().user_copied_out.add(len);
+        }
+        len
     }
 
     /// Writes from where they lie, by writev(2), without a copy in user space: of up to 64 parts. Returns bytes written, which

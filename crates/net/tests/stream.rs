@@ -306,3 +306,16 @@ fn nobody_sleeps_on_what_can_leave() {
         assert!(reader.join().unwrap().unwrap() == sent);
     }
 }
+
+#[test]
+fn a_connect_that_does_not_wait_comes_from_where_it_was_told_to() {
+    let (a, b) = stacks();
+    let listener = Listener::bind(&b, at(0)).unwrap();
+    let to = listener.local_addr().unwrap();
+    let from: SocketAddr = "10.0.0.1:7777".parse().unwrap();
+    let client = Stream::connect_nonblocking_from(&a, from, to).unwrap();
+    assert_eq!(listener.accept().unwrap().1, from);
+    assert_eq!(client.local_addr().unwrap(), from);
+    let again = Stream::connect_nonblocking_from(&a, from, to).unwrap_err();
+    assert_eq!(again.raw_os_error(), 99, "EADDRNOTAVAIL: {again}");
+}

@@ -1,6 +1,6 @@
 //! What was received, by reference.
 
-use super::tokens::Tokens;
+use super::tokens::{Hold, Tokens};
 use crate::view::View;
 use std::sync::Arc;
 
@@ -98,6 +98,14 @@ impl Frags {
         self.home = None;
         std::mem::take(&mut self.device)
     }
+
+    /// The fragments, each with its own token, which is given back when that [`Token`] is dropped: for a program that is done with them at different times.
+    /// A fragment that was only looked at has none to give back.
+    pub fn into_tokens(mut self) -> Vec<Token> {
+        let home = self.home.take();
+        let device = std::mem::take(&mut self.device);
+        device.into_iter().map(|frag| Token { frag, home: home.clone() }).collect()
+    }
 }
 
 impl Drop for Frags {
@@ -105,5 +113,41 @@ impl Drop for Frags {
         if let Some(home) = self.home.take() {
             home.give_back_all(&self.device);
         }
+    }
+}
+
+/// A fragment whose token is given back when this is dropped: from [`Frags::into_tokens`].
+#[derive(Debug)]
+pub struct Token {
+    frag: Frag,
+    home: Option<Arc<Tokens>>,
+}
+
+impl Token {
+    /// The fragment.
+    pub fn frag(&self) -> Frag {
+        self.frag
+    }
+
+    /// Gives the token back. Returns whether it was still there.
+    #[must_use = "to drop it gives it back, too"]
+    pub fn give_back(mut self) -> bool {
+        self.home_again()
+    }
+
+    fn home_again(&mut self) -> bool {
+        self.home.take().is_some_and(|home| home.give_back(&[self.frag.into()]) > 0)
+    }
+
+    /// Keeps the fragment's page, whatever becomes of the token and of its socket. None where the token was given back before (by number, or as the
+    /// socket was closed), and of a fragment that was only looked at: its page may have other bytes by now.
+    pub fn hold(&self) -> Option<Hold> {
+        self.home.as_ref()?.hold(self.frag.token)
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        self.home_again();
     }
 }

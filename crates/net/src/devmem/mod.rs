@@ -12,7 +12,7 @@
 //! | recvmsg without the flag: EFAULT | [`Stream::recv`](crate::tcp::Stream::recv): the same |
 //! | netlink bind-tx, an id | [`Stack::bind_tx`](crate::Stack::bind_tx), [`TxBinding`] |
 //! | sendmsg(MSG_ZEROCOPY) with SCM_DEVMEM_DMABUF, addresses that are offsets | [`Stream::send_device`](crate::tcp::Stream::send_device), [`TxRange`] |
-//! | setsockopt(SO_DEVMEM_DONTNEED) | [`Stream::dont_need`](crate::tcp::Stream::dont_need), or dropping [`Frags`] |
+//! | setsockopt(SO_DEVMEM_DONTNEED) | [`Stream::dont_need`](crate::tcp::Stream::dont_need), or dropping [`Frags`] or a [`Token`] |
 //!
 //! ```
 //! use onecopy_link::Tap;
@@ -54,7 +54,8 @@ mod tokens;
 mod tx;
 
 pub use binding::{Binding, Event};
-pub use frags::{Frag, Frags, Piece, TokenRange};
+pub use frags::{Frag, Frags, Piece, Token, TokenRange};
 pub(crate) use rx::Rx;
+pub use tokens::Hold;
 pub(crate) use tokens::Tokens;
 pub use tx::{TxBinding, TxRange};

@@ -4,6 +4,7 @@ use super::frags::{Frag, TokenRange};
 use super::rx::Hunger;
 use crate::stack::Inner;
 use onecopy_chain::Fragment;
+use onecopy_pool::provider::CopyError;
 use onecopy_sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -83,6 +84,12 @@ impl Tokens {
         self.home(freed);
     }
 
+    /// Another reference to the page of a fragment that the program has.
+    pub fn hold(self: &Arc<Tokens>, token: u32) -> Option<Hold> {
+        let fragment = self.state.lock().held.get(&token).cloned()?;
+        Some(Hold { fragment: Some(fragment), home: Arc::clone(self) })
+    }
+
     /// The socket is closed: what its program has not given back is free.
     pub fn close(&self) {
         let held = {
@@ -106,6 +113,48 @@ impl Tokens {
             self.inner.with(|_, _| ());
         }
         count
+    }
+}
+
+/// A fragment's page, which is not used again while this lives: for who has handed its address to others, such as a tensor's owner
+/// ([`Token::hold`](super::Token::hold)).
+pub struct Hold {
+    /// There until it is dropped.
+    fragment: Option<Fragment>,
+    home: Arc<Tokens>,
+}
+
+impl Hold {
+    /// The memory that it lies in ([`DeviceMemory::id`](onecopy_pool::DeviceMemory::id)).
+    pub fn memory(&self) -> u64 {
+        self.fragment.as_ref().map_or(0, |fragment| fragment.page().pool_id())
+    }
+
+    /// Has the device copy the fragment's bytes to `into`, which is as long as it.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceMemory::read_at`](onecopy_pool::DeviceMemory::read_at).
+    ///
+    /// # Panics
+    ///
+    /// Where `into` is of another length.
+    pub fn copy_out(&self, into: &mut [u8]) -> Result<(), CopyError> {
+        let Some(fragment) = &self.fragment else { return Ok(()) };
+        assert_eq!(into.len(), fragment.len(), "a fragment is copied whole");
+        fragment.page().copy_out(fragment.offset(), into)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.home.home(self.fragment.take().into_iter().collect());
+    }
+}
+
+impl std::fmt::Debug for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Hold({:?})", self.fragment)
     }
 }
 

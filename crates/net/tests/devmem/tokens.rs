@@ -2,7 +2,7 @@
 
 use crate::world::{World, errno, pattern};
 use onecopy_net::RecvFlags;
-use onecopy_net::devmem::{Frag, TokenRange};
+use onecopy_net::devmem::{Frag, Token, TokenRange};
 
 fn ranges(frags: &[Frag]) -> Vec<TokenRange> {
     frags.iter().map(|frag| (*frag).into()).collect()
@@ -62,5 +62,52 @@ fn a_call_has_the_kernels_limits() {
     assert_eq!(receiver.dont_need_bytes(&bytes).unwrap(), 100);
     assert_eq!(receiver.dont_need(&[]).unwrap(), 0);
     assert_eq!(receiver.tokens_held(), 0);
+    assert!(world.all_home());
+}
+
+#[test]
+fn each_token_goes_home_by_itself_and_a_page_that_is_held_stays() {
+    let world = World::new(64);
+    let _binding = world.bind();
+    let (sender, receiver) = world.connect();
+    sender.send(&pattern(8000)).unwrap();
+    let mut tokens = Vec::new();
+    while tokens.iter().map(|token: &Token| token.frag().len as usize).sum::<usize>() < 8000 {
+        tokens.extend(receiver.recv_frags(8000).unwrap().into_tokens());
+    }
+    assert_eq!(receiver.tokens_held(), tokens.len());
+    let last = tokens.pop().unwrap();
+    let (hold, mut bytes) = (last.hold().unwrap(), vec![0; last.frag().len as usize]);
+    assert_eq!(hold.memory(), world.memory.id());
+    assert!(tokens.pop().unwrap().give_back());
+    tokens.clear();
+    assert_eq!(receiver.tokens_held(), 1);
+    // By number, before it is dropped: it goes home once.
+    assert_eq!(receiver.dont_need(&[last.frag().into()]).unwrap(), 1);
+    assert!(last.hold().is_none(), "nobody knows what lies there now");
+    assert!(!last.give_back());
+    assert_eq!(receiver.tokens_held(), 0);
+    let before = world.memory.free();
+    drop(receiver);
+    hold.copy_out(&mut bytes).unwrap();
+    assert!(pattern(8000).ends_with(&bytes), "neither the token nor the socket is there any more");
+    drop(hold);
+    assert!(world.memory.free() >= before && world.all_home());
+}
+
+#[test]
+fn what_was_looked_at_or_outlives_its_socket_has_no_token() {
+    let world = World::new(64);
+    let _binding = world.bind();
+    let (sender, receiver) = world.connect();
+    sender.send(b"hello").unwrap();
+    let seen = receiver.recv_frags_with_flags(5, 9, RecvFlags::PEEK).unwrap().into_tokens();
+    assert!(seen[0].frag().token == 0 && seen[0].hold().is_none());
+    drop(seen);
+    let taken = receiver.recv_frags(5).unwrap().into_tokens();
+    assert!(taken[0].hold().is_some());
+    drop(receiver);
+    assert!(taken[0].hold().is_none());
+    drop(taken);
     assert!(world.all_home());
 }

@@ -73,7 +73,20 @@ impl Stream {
     ///
     /// ENETUNREACH, EADDRNOTAVAIL, ENOBUFS.
     pub fn connect_nonblocking(stack: &Stack, address: SocketAddr) -> Result<Stream> {
-        let stream = Stream::begin(stack, None, address)?;
+        Stream::begin_nonblocking(stack, None, address)
+    }
+
+    /// As [`Stream::connect_nonblocking`], from `local`, as of [`Stream::connect_from`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::connect_nonblocking`]; EADDRINUSE.
+    pub fn connect_nonblocking_from(stack: &Stack, local: SocketAddr, address: SocketAddr) -> Result<Stream> {
+        Stream::begin_nonblocking(stack, Some(local), address)
+    }
+
+    fn begin_nonblocking(stack: &Stack, local: Option<SocketAddr>, address: SocketAddr) -> Result<Stream> {
+        let stream = Stream::begin(stack, local, address)?;
         stream.socket.settings().set_nonblocking(true);
         Ok(stream)
     }

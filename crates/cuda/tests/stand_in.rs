@@ -434,6 +434,27 @@ fn a_programs_stream_is_ordered_before_and_behind() {
 }
 
 #[test]
+fn the_default_stream_stands_for_all_that_are_not_apart() {
+    alone!();
+    let mut world = World::new(Some(Way::Copies));
+    let (stream, theirs) = (world.control.stream(), world.control.memory(4096));
+    let base = world.cuda.address().unwrap();
+    let (old, new) = (world.page(), world.page());
+    let old_bytes = old.bytes().unwrap()[..4096].to_vec();
+    for seed in 0..20 {
+        world.control.set("seed", seed);
+        world.memory.submit(0, vec![Part::new(old.clone(), 0, 4096).unwrap()]).unwrap();
+        world.memory.settle().unwrap();
+        world.control.copy_within(theirs, base, 4096, stream);
+        // SAFETY: null is the default stream.
+        unsafe { world.cuda.order_after(std::ptr::null_mut()).unwrap() };
+        world.memory.submit(0, vec![Part::new(new.clone(), 0, 4096).unwrap()]).unwrap();
+        world.memory.settle().unwrap();
+        assert!(world.control.read(theirs, 4096, stream) == old_bytes, "seed {seed}");
+    }
+}
+
+#[test]
 fn whatever_fails_at_random_nothing_is_lost_or_used_too_early() {
     alone!();
     let seeds = std::env::var("CUDA_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(40);

@@ -164,7 +164,7 @@ export! {
         machine.memory.resolve(to, len).ok_or(INVALID_VALUE)?;
         machine.accept(stream, Op::Within { to, from, len })
     });
-    fn cuStreamCreate(stream: *mut u64, _flags: c_uint) = inside(|machine| give(stream, machine.new_stream()));
+    fn cuStreamCreate(stream: *mut u64, flags: c_uint) = inside(|machine| give(stream, machine.new_stream(flags & 1 != 0)));
     fn cuStreamDestroy_v2(stream: u64) = inside(|machine| machine.end_stream(stream));
     fn cuStreamSynchronize(stream: u64) = inside(|machine| machine.finish_stream(stream));
     fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) = inside(|machine| machine.wait(stream, event));

@@ -65,7 +65,14 @@ pub enum Op {
         event: u64,
         turn: u64,
     },
+    /// What waits for this one, of another stream, may go on.
+    Pass {
+        event: u64,
+    },
 }
+
+/// The legacy default stream.
+const LEGACY: u64 = 0;
 
 /// Bytes of the host's that were still to be read when something was accepted.
 struct Watched {
@@ -80,6 +87,8 @@ struct Stream {
     /// Sources since the last event.
     watched: Vec<Watched>,
     failed: c_int,
+    /// Not in step with the legacy default stream.
+    apart: bool,
 }
 
 #[derive(Default)]
@@ -189,7 +198,7 @@ impl Machine {
             random: 1,
             clock_ns: 0,
             costs: Costs { copy_ns: 1500, copy_gib: 20, kernel_ns: 6000, kernel_gib: 20 },
-            streams: BTreeMap::new(),
+            streams: BTreeMap::from([(LEGACY, Stream::default())]),
             events: BTreeMap::new(),
             modules: BTreeMap::new(),
             last: 0x1000,
@@ -228,7 +237,7 @@ impl Machine {
             "launches" => self.launches,
             "allocations" => self.memory.allocations() as u64,
             "pinned" => self.memory.pinned() as u64,
-            "streams" => self.streams.len() as u64,
+            "streams" => self.streams.len() as u64 - 1,
             "events" => self.events.values().filter(|event| !event.ended).count() as u64,
             "contexts" => self.contexts,
             "current" => crate::exports::current() as u64,
@@ -246,13 +255,16 @@ impl Machine {
         self.last
     }
 
-    pub fn new_stream(&mut self) -> u64 {
+    pub fn new_stream(&mut self, apart: bool) -> u64 {
         let handle = self.handle();
-        self.streams.insert(handle, Stream::default());
+        self.streams.insert(handle, Stream { apart, ..Stream::default() });
         handle
     }
 
     pub fn end_stream(&mut self, stream: u64) -> Result<(), c_int> {
+        if stream == LEGACY {
+            return Err(INVALID_HANDLE);
+        }
         self.streams.remove(&stream).map(drop).ok_or(INVALID_HANDLE)
     }
 
@@ -280,7 +292,27 @@ impl Machine {
             Op::Launch { .. } => self.launches += 1,
             _ => {}
         }
+        self.keep_step(stream)?;
         self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?.ops.push_back((op, watched));
+        Ok(())
+    }
+
+    /// What comes to the legacy default stream waits for all that lies in the streams that are not apart, and what comes to those for what lies in it
+    /// ("Stream synchronization behavior" in the driver API's reference).
+    fn keep_step(&mut self, stream: u64) -> Result<(), c_int> {
+        let this = self.streams.get(&stream).ok_or(INVALID_HANDLE)?;
+        let waits_for = |(handle, other): &(&u64, &Stream)| {
+            let in_step = (**handle == LEGACY) != (stream == LEGACY) && !this.apart && !other.apart;
+            in_step && !other.ops.is_empty()
+        };
+        let before: Vec<u64> = self.streams.iter().filter(waits_for).map(|(handle, _)| *handle).collect();
+        for other in before {
+            let event = self.handle();
+            self.events.insert(event, Event { turn: 1, ended: true, ..Event::default() });
+            for (at, op) in [(other, Op::Pass { event }), (stream, Op::Wait { event, turn: 1 })] {
+                self.streams.get_mut(&at).ok_or(INVALID_HANDLE)?.ops.push_back((op, Vec::new()));
+            }
+        }
         Ok(())
     }
 
@@ -416,6 +448,7 @@ impl Machine {
         stream.watched.extend(watched);
         match op {
             Op::Wait { .. } => {}
+            Op::Pass { event } => drop(self.events.remove(&event)),
             Op::Record { event, turn } => {
                 let status = std::mem::take(&mut stream.failed);
                 self.verify(handle);
@@ -480,7 +513,7 @@ impl Machine {
                 self.clock_ns += self.costs.kernel_ns + moved / self.costs.kernel_gib;
                 return Ok(());
             }
-            Op::Record { .. } | Op::Wait { .. } => return Ok(()),
+            Op::Record { .. } | Op::Wait { .. } | Op::Pass { .. } => return Ok(()),
         };
         // SAFETY: both ends were found in memory that is mapped, or are what a user of the driver promises to keep until this is done.
         unsafe { std::ptr::copy(from, to, len) };

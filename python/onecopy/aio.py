@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, overload
 
 from . import _onecopy
-from ._onecopy import DONTWAIT, Tensor, View
+from ._onecopy import DONTWAIT, Frags, Tensor, View
 
 if TYPE_CHECKING:
     from ._onecopy import Buffer
@@ -122,6 +122,13 @@ class Connection(_Closing[_onecopy.Connection]):
         """Receives in place."""
         async with self._receiving:
             return await _when_ready(self.sync.fileno(), lambda: self.sync.recv_borrowed(n, DONTWAIT))
+
+    async def recv_frags(self, n: int = 1 << 20, flags: int = 0, *, most: int | None = None) -> Frags:
+        """Receives by reference, on a connection of a Stack."""
+        async with self._receiving:
+            return await _when_ready(
+                self.sync.fileno(), lambda: self.sync.recv_frags(n, flags | DONTWAIT, most=most)
+            )
 
     def __aiter__(self) -> Connection:
         """Yields a View for each record, until the end."""

@@ -8,6 +8,10 @@ use std::time::{Duration, Instant};
 /// The flag of one call that is not to wait, for sends and receives alike.
 pub const DONTWAIT: u32 = 1 << 16;
 
+/// Flags of one receive, with the numbers that `socket` has for them.
+pub const PEEK: u32 = 0x2;
+pub const TRUNC: u32 = 0x20;
+
 /// Why a call failed: an errno, and what there is to say of it.
 pub struct Failure {
     pub errno: i32,
@@ -57,6 +61,13 @@ pub fn limit(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     Duration::try_from_secs_f64(seconds)
         .map(Some)
         .map_err(|_| PyValueError::new_err("a timeout is a number of seconds, 0 or more, or None"))
+}
+
+/// Drops what may wait, such as the last handle of a stack, which waits for what was sent to be acknowledged: without the GIL. For who has it.
+pub fn let_go<T: Send>(value: T) {
+    let mut value = Some(value);
+    // (At the end of the interpreter nobody can, and it is dropped here.)
+    Python::try_attach(|py| py.detach(|| drop(value.take())));
 }
 
 /// Calls `attempt` without the GIL. A signal runs Python's handlers, which may raise, and else it is called again (PEP 475): `limit` is what

@@ -1,7 +1,7 @@
 //! A connection: streams and records over unix sockets, and streams over TCP.
 
-use onecopy::Policy;
 use onecopy::unix::{SeqPacket, Stream};
+use onecopy::{Policy, RecvFlags};
 use pyo3::exceptions::{PyBufferError, PyEOFError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::address::{Address, Options};
-use crate::call::{self, DONTWAIT, Failure, failed};
+use crate::call::{self, DONTWAIT, Failure, PEEK, TRUNC, failed};
+use crate::frags::{Frags, Returned};
 use crate::held::Held;
 use crate::loans::Loans;
 use crate::memory::Buffer;
@@ -229,6 +230,12 @@ fn tcp(host: &str, limit: Option<Duration>) -> Result<TcpStream, Failure> {
     Err(last)
 }
 
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 #[pymethods]
 impl Connection {
     /// Sends bytes of any contiguous buffer. Returns how many were sent: all of them, unless the timeout or a signal came. A record goes whole.
@@ -305,6 +312,43 @@ impl Connection {
         Ok(received)
     }
 
+    /// Receives up to n bytes by reference, on a connection of a Stack: fragments of a device's memory, or bytes of the host's, whichever come first. In at most `most`
+    /// pieces: OSError (525, ETOOSMALL) where that is 0 and there are bytes.
+    ///
+    /// flags: DONTWAIT; PEEK tells what is there without taking it; TRUNC throws it away, and says how many bytes.
+    #[pyo3(signature = (n = 1048576, flags = 0, *, most = None))]
+    fn recv_frags(&self, py: Python<'_>, n: usize, flags: u32, most: Option<usize>) -> PyResult<Frags> {
+        let inner = self.inner()?;
+        let stream = inner.transport.on_stack().map_err(failed)?;
+        let mut own = RecvFlags::empty();
+        own.set(RecvFlags::DONTWAIT, flags & DONTWAIT != 0);
+        own.set(RecvFlags::PEEK, flags & PEEK != 0);
+        own.set(RecvFlags::TRUNC, flags & TRUNC != 0);
+        let most = most.unwrap_or(usize::MAX);
+        let frags = call::waiting(py, inner.timeout(), || stream.recv_frags(n, most, own))?;
+        Frags::of(py, frags)
+    }
+
+    /// Gives tokens back: fragments, numbers of tokens, or pairs of a first number and a count. Returns how many fragments are free.
+    ///
+    /// Of numbers the kernel's rules hold: one that is unknown, or was given back before, is passed over; a call takes up to 128 of them or pairs (OSError, EINVAL),
+    /// and looks at 1,024 fragments. A page that an array or a tensor still looks at stays until that is gone.
+    fn dont_need(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let inner = self.inner()?;
+        let stream = inner.transport.on_stack().and_then(|stream| stream.get()).map_err(failed)?;
+        let returned = Returned::of(tokens)?;
+        let free = py.detach(|| stream.dont_need(&returned.ranges)).map_err(failed)?;
+        Ok(free + returned.give_back())
+    }
+
+    /// Fragments of a device's memory whose tokens this program has, or forgot to give back.
+    #[getter]
+    fn tokens_held(&self) -> PyResult<usize> {
+        let inner = self.inner()?;
+        let stream = inner.transport.on_stack().and_then(|stream| stream.get()).map_err(failed)?;
+        Ok(stream.tokens_held())
+    }
+
     /// Receives at most n bytes, or the next record, without a copy. The sender gets the room back when the View, and all that look at it, are gone, in order.
     ///
     /// Hold it for as long as you like: a receive copies out what is held, if that is more than half of the ring, or if it has to wait longer than a
@@ -363,7 +407,7 @@ impl Connection {
     /// Closes the connection. Views of it stay valid.
     fn close(&self) {
         let inner = self.place().take();
-        drop(inner);
+        call::let_go(inner);
     }
 
     /// Whether close was called.

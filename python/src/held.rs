@@ -41,6 +41,25 @@ pub enum Keeps {
     Room,
 }
 
+/// The address of held bytes, which are neither moved nor given back until this is dropped.
+pub struct Pinned {
+    held: Arc<Held>,
+    pub region: Region,
+}
+
+impl Pinned {
+    /// None once the bytes were released.
+    pub fn of(held: &Arc<Held>) -> Option<Pinned> {
+        Some(Pinned { region: held.pin()?, held: Arc::clone(held) })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.held.unpin();
+    }
+}
+
 /// Where a view lies in a window.
 #[derive(Clone)]
 struct Seat {

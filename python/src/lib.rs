@@ -5,7 +5,9 @@ use pyo3::prelude::*;
 mod address;
 mod call;
 mod connection;
+mod device_memory;
 mod dlpack;
+mod frags;
 mod held;
 mod listener;
 mod loans;
@@ -26,6 +28,10 @@ mod _onecopy {
     #[pymodule_export]
     use crate::connection::Connection;
     #[pymodule_export]
+    use crate::device_memory::{Binding, DeviceMemory};
+    #[pymodule_export]
+    use crate::frags::{Fragment, Frags};
+    #[pymodule_export]
     use crate::listener::Listener;
     #[pymodule_export]
     use crate::reservation::Reservation;
@@ -42,6 +48,10 @@ mod _onecopy {
     const NTCOPY: u32 = onecopy::SendFlags::NTCOPY.bits();
     #[pymodule_export]
     const DONTWAIT: u32 = crate::call::DONTWAIT;
+    #[pymodule_export]
+    const PEEK: u32 = crate::call::PEEK;
+    #[pymodule_export]
+    const TRUNC: u32 = crate::call::TRUNC;
 
     /// Connects to "unix:/path", "unix:@abstract" or "tcp://host:port".
     ///

@@ -127,6 +127,12 @@ impl Listener {
     }
 }
 
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 #[pymethods]
 impl Listener {
     /// Waits for a client and accepts it.
@@ -176,7 +182,7 @@ impl Listener {
     /// Closes the listener. A path's file stays.
     fn close(&self) {
         let socket = self.place().take();
-        drop(socket);
+        call::let_go(socket);
     }
 
     /// Whether close was called.

@@ -1,5 +1,6 @@
 //! Sockets of a stack of onecopy's own: what waits here waits at a descriptor, so that Ctrl-C ends it.
 
+use onecopy::devmem::Frags;
 use onecopy::{RecvFlags, SendFlags, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -16,7 +17,7 @@ use crate::loans::lock;
 type Result<T> = std::result::Result<T, Failure>;
 
 /// What belongs to the process that made it. A child of a fork has the memory and the descriptors of a stack and not its thread: two would
-/// answer for one address.
+/// answer for one address. Of a device's memory it has the parent's pages, which are not the child's to give back; and CUDA does not work there.
 pub struct Here<T> {
     value: Option<T>,
     process: u32,
@@ -30,11 +31,30 @@ impl<T> Here<T> {
     /// # Errors
     ///
     /// EBUSY in another process.
+    pub fn into_inner(mut self) -> Result<T> {
+        self.get()?;
+        self.take().ok_or_else(|| Errno::BUSY.into())
+    }
+
+    /// Takes it out; None in another process, where it is nobody's.
+    pub fn take(&mut self) -> Option<T> {
+        let value = self.value.take();
+        if self.process == process::id() {
+            return value;
+        }
+        // To close it would speak for the process that has it, and may wait for a lock that a thread of its had.
+        mem::forget(value);
+        None
+    }
+
+    /// # Errors
+    ///
+    /// EBUSY in another process.
     pub fn get(&self) -> Result<&T> {
         let here = self.process == process::id();
         self.value.as_ref().filter(|_| here).ok_or_else(|| Failure {
             errno: Errno::BUSY.raw_os_error(),
-            text: "its stack belongs to the process that forked: make a Stack of this process's own"
+            text: "it belongs to the process that forked: make a Stack, and device memory, of this process's own"
                 .to_owned(),
         })
     }
@@ -42,10 +62,7 @@ impl<T> Here<T> {
 
 impl<T> Drop for Here<T> {
     fn drop(&mut self) {
-        if self.process != process::id() {
-            // To close it would speak for the process that has it.
-            mem::forget(self.value.take());
-        }
+        drop(self.take());
     }
 }
 
@@ -67,13 +84,15 @@ impl Stream {
     /// Connects, as often as it is called: an interrupted call leaves in `begun` what the next one goes on with.
     pub fn connect(
         stack: &onecopy::Stack,
+        source: Option<SocketAddr>,
         address: SocketAddr,
         limit: Option<Duration>,
         begun: &mut Option<tcp::Stream>,
     ) -> Result<Stream> {
-        let stream = match begun.take() {
-            Some(stream) => stream,
-            None => tcp::Stream::connect_nonblocking(stack, address)?,
+        let stream = match (begun.take(), source) {
+            (Some(stream), _) => stream,
+            (None, Some(source)) => tcp::Stream::connect_nonblocking_from(stack, source, address)?,
+            (None, None) => tcp::Stream::connect_nonblocking(stack, address)?,
         };
         let stream = begun.insert(stream);
         wait(stream.poll_fd()?, PollFlags::OUT, limit)?;
@@ -133,6 +152,12 @@ impl Stream {
                 done => return done.map(|n| have + n),
             }
         }
+    }
+
+    pub fn recv_frags(&self, n: usize, most: usize, flags: RecvFlags) -> Result<Frags> {
+        self.patiently(PollFlags::IN, flags.contains(RecvFlags::DONTWAIT), |stream| {
+            stream.recv_frags_with_flags(n, most, flags)
+        })
     }
 
     pub fn shutdown(&self, how: Shutdown) -> Result<()> {

@@ -1,14 +1,17 @@
 //! Stacks: TCP and UDP in user space, or the kernel's by io_uring.
 
+use onecopy::advanced::link::Tap;
 use onecopy::{BuildError, Carrier};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use rustix::io::Errno;
 use std::net::IpAddr;
 
 use crate::address::hosts;
 use crate::call::{self, Failure, failed};
 use crate::connection::Connection;
+use crate::device_memory::{Binding, DeviceMemory};
 use crate::listener::Listener;
 use crate::on_stack::{self, Here};
 use crate::transport::Transport;
@@ -20,6 +23,12 @@ use crate::udp::UdpSocket;
 /// transport="auto" takes the kernel's TCP where there is no TAP device to be had; `carrier` says which it is.
 #[pyclass(frozen, module = "onecopy", weakref)]
 pub struct Stack(Here<onecopy::Stack>);
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        call::let_go(self.0.take());
+    }
+}
 
 fn built(error: BuildError) -> PyErr {
     let errno = match &error {
@@ -74,15 +83,40 @@ impl Stack {
         Ok(Stack(Here::new(stack)))
     }
 
-    /// Connects to "tcp://host:port"; timeout is in seconds, of the connection's every call, as of onecopy.connect.
-    #[pyo3(signature = (address, *, timeout = None))]
-    fn connect(&self, py: Python<'_>, address: &str, timeout: Option<f64>) -> PyResult<Connection> {
+    /// Two stacks of this process, at these addresses and joined by a cable: they speak as two hosts do. It takes no device and no privilege.
+    #[staticmethod]
+    #[pyo3(signature = (address = "10.0.0.1/24", other = "10.0.0.2/24", *, mtu = 1500))]
+    fn pair(py: Python<'_>, address: &str, other: &str, mtu: u32) -> PyResult<(Stack, Stack)> {
+        if !(68..=65521).contains(&mtu) {
+            return Err(PyValueError::new_err("mtu is 68 to 65521 bytes"));
+        }
+        let ends = py.detach(|| {
+            let (one, other_end) = Tap::cable(mtu).map_err(failed)?;
+            let build = |tap, at| onecopy::Stack::builder().link(tap).address(at).build().map_err(built);
+            Ok::<_, PyErr>((build(one, address)?, build(other_end, other)?))
+        });
+        let (one, other) = ends?;
+        Ok((Stack(Here::new(one)), Stack(Here::new(other))))
+    }
+
+    /// Connects to "tcp://host:port"; timeout is in seconds, of the connection's every call, as of onecopy.connect. source_address is where from: an
+    /// address of the stack's, or 0.0.0.0 for any, and a port, or 0 for any.
+    #[pyo3(signature = (address, *, timeout = None, source_address = None))]
+    fn connect(
+        &self,
+        py: Python<'_>,
+        address: &str,
+        timeout: Option<f64>,
+        source_address: Option<&str>,
+    ) -> PyResult<Connection> {
         let (limit, mut last) = (call::limit(timeout)?, None);
         let stack = self.0.get().map_err(failed)?;
+        let source = source_address.map(|source| hosts(py, "tcp", source)).transpose()?.map(|all| all[0]);
         for address in hosts(py, "tcp", address)? {
             let mut begun = None;
-            let done =
-                call::waiting(py, limit, || on_stack::Stream::connect(stack, address, limit, &mut begun));
+            let done = call::waiting(py, limit, || {
+                on_stack::Stream::connect(stack, source, address, limit, &mut begun)
+            });
             match done {
                 Ok(stream) => return Connection::with_timeout(Transport::OnStack(stream), limit),
                 Err(error) => last = Some(error),
@@ -103,6 +137,54 @@ impl Stack {
     #[pyo3(signature = (address = "udp://0.0.0.0:0", *, timeout = None))]
     fn udp(&self, py: Python<'_>, address: &str, timeout: Option<f64>) -> PyResult<UdpSocket> {
         UdpSocket::bind(self.0.get().map_err(failed)?, hosts(py, "udp", address)?[0], call::limit(timeout)?)
+    }
+
+    /// Has so many receive queues; there is one, if this is not called. OSError (EINVAL) where one that would go is bound or has flows steered to it.
+    fn set_queues(&self, py: Python<'_>, count: u32) -> PyResult<()> {
+        let stack = self.0.get().map_err(failed)?;
+        py.detach(|| stack.set_queues(count)).map_err(failed)
+    }
+
+    /// How many receive queues there are.
+    #[getter]
+    fn queues(&self, py: Python<'_>) -> PyResult<u32> {
+        let stack = self.0.get().map_err(failed)?;
+        Ok(py.detach(|| stack.queues()))
+    }
+
+    /// Has TCP's flows to "tcp://host:port", an address of the stack's or 0.0.0.0 for any, come to a queue; all others go to those that are not bound. OSError (ERANGE)
+    /// where there is no such queue.
+    fn steer(&self, py: Python<'_>, address: &str, queue: u32) -> PyResult<()> {
+        let stack = self.0.get().map_err(failed)?;
+        let address = hosts(py, "tcp", address)?[0];
+        py.detach(|| stack.steer(address, queue)).map_err(failed)
+    }
+
+    /// Takes that back. Returns whether there was such a rule.
+    fn unsteer(&self, py: Python<'_>, address: &str) -> PyResult<bool> {
+        let stack = self.0.get().map_err(failed)?;
+        let address = hosts(py, "tcp", address)?[0];
+        Ok(py.detach(|| stack.unsteer(address)))
+    }
+
+    /// What came to a queue, by name; None where there is no such queue.
+    fn queue_stats<'py>(&self, py: Python<'py>, queue: u32) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let stack = self.0.get().map_err(failed)?;
+        let Some(counts) = py.detach(|| stack.queue_stats(queue)) else { return Ok(None) };
+        let stats = PyDict::new(py);
+        for (name, count) in counts.each() {
+            stats.set_item(name, count)?;
+        }
+        Ok(Some(stats))
+    }
+
+    /// Binds memory of a device to receive queues: TCP's payload that comes to them lies there, and Connection.recv_frags receives it. It is unbound when the Binding is
+    /// closed, or gone.
+    ///
+    /// OSError as of the kernel's bind-rx: EINVAL without queues, for less than 64 KiB, and where no queue would be left for other flows; ERANGE; EEXIST.
+    fn bind_rx(&self, py: Python<'_>, memory: &DeviceMemory, queues: Vec<u32>) -> PyResult<Binding> {
+        let (stack, memory) = (self.0.get().map_err(failed)?, memory.memory()?);
+        py.detach(|| stack.bind_rx(memory, &queues)).map(Binding::of).map_err(failed)
     }
 
     /// Who carries its bytes: "stack", or "kernel".

@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::Arc;
 
-use crate::dlpack::{self, DataType, Shape};
-use crate::held::Held;
+use crate::dlpack::{self, DataType, Export, Shape};
+use crate::held::{Held, Pinned};
 use crate::view::View;
 
 /// Received bytes with a shape and a type, for numpy.from_dlpack and torch.from_dlpack. Read-only.
@@ -153,6 +153,15 @@ impl Tensor {
                 "the bytes are read-only, which only DLPack 1.0 can say: take a newer numpy or torch, or numpy.frombuffer(tensor.view)",
             ));
         }
-        dlpack::capsule(py, &self.held, &self.shape, self.kind)
+        let pinned = Pinned::of(&self.held)
+            .ok_or_else(|| PyValueError::new_err("the bytes were released: they went back to the sender"))?;
+        let export = Export {
+            at: pinned.region.at.cast(),
+            device: (dlpack::CPU, 0),
+            shape: &self.shape,
+            kind: self.kind,
+            keep: Box::new(pinned),
+        };
+        dlpack::read_only(py, export)
     }
 }

@@ -62,6 +62,22 @@ impl Transport {
         matches!(self, Transport::Records(_))
     }
 
+    /// The stream of a stack's.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP of all others.
+    pub fn on_stack(&self) -> Result<&on_stack::Stream> {
+        match self {
+            Transport::OnStack(stream) => Ok(stream),
+            _ => Err(Failure {
+                errno: Errno::OPNOTSUPP.raw_os_error(),
+                text: "only a connection of a Stack receives into a device's memory: connect by one"
+                    .to_owned(),
+            }),
+        }
+    }
+
     fn moved(&self, count: impl FnOnce(&mut Moved)) {
         if let Transport::Tcp(_, moved) = self {
             count(&mut moved.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));

@@ -121,6 +121,12 @@ impl UdpSocket {
     }
 }
 
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 #[pymethods]
 impl UdpSocket {
     /// Sends a datagram to whom the socket is connected to: all bytes of any contiguous buffer. Returns how many these are.
@@ -214,7 +220,7 @@ impl UdpSocket {
     /// Closes the socket.
     fn close(&self) {
         let inner = self.place().take();
-        drop(inner);
+        call::let_go(inner);
     }
 
     /// Whether close was called.

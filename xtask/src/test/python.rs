@@ -18,10 +18,9 @@ pub fn run() -> Result<Outcome> {
     if !command("python3", modern).status().is_ok_and(|status| status.success()) {
         return Ok(Outcome::Skipped("python3 is not installed, or is older than 3.11".into()));
     }
-    sh(&mut command(
-        "cargo",
-        ["build", "--package", "onecopy-python", "--package", "onecopy-cli", "--quiet"],
-    ))?;
+    let packages = ["onecopy-python", "onecopy-cli", "onecopy-cuda-stand-in"];
+    let packages = packages.iter().flat_map(|package| ["--package", package]);
+    sh(command("cargo", ["build", "--quiet"]).args(packages))?;
     let at = shell::target().join("python");
     lay_out(&at)?;
     // The package is what was built here, not one that is installed elsewhere.
@@ -29,6 +28,8 @@ pub fn run() -> Result<Outcome> {
         let mut python = command("timeout", ["--kill-after=5", LIMIT, "python3", "-B"]);
         python.args(args).current_dir(&at).env("PYTHONPATH", &at);
         python.env("ONECOPY", shell::target().join("debug/onecopy"));
+        let stand_in = shell::target().join("debug/libonecopy_cuda_stand_in.so");
+        python.env("ONECOPY_STAND_IN_LIBRARY", stand_in);
         python
     };
     sh(&mut python(&["-W", "error", "-c", "import onecopy; onecopy.pair()"]))?;

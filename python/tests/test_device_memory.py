@@ -1,0 +1,408 @@
+"""Receiving into a device's memory: opaque memory, which no process maps, stands for a device."""
+
+import asyncio
+import errno
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from conftest import is_interrupted
+
+import onecopy
+from onecopy import aio
+
+PATTERN = bytes(n * 7 % 251 for n in range(1 << 20))
+SERVER = "tcp://10.0.0.2:5201"
+MORE = "tcp://10.0.0.2:80"  # a port that nobody steers
+
+
+class World:
+    """Two stacks on a cable. Flows to SERVER come to queue 1 of the far one, which memory can be bound to."""
+
+    def __init__(self, size: int = 1 << 20) -> None:
+        """Binds nothing yet."""
+        self.near, self.far = onecopy.Stack.pair()
+        self.far.set_queues(2)
+        self.far.steer(SERVER, 1)
+        self.memory = onecopy.DeviceMemory.opaque(size, 7)
+
+    def bind(self) -> onecopy.Binding:
+        """Binds the memory to queue 1."""
+        return self.far.bind_rx(self.memory, [1])
+
+    def connected(self, address: str = SERVER) -> tuple[onecopy.Connection, onecopy.Connection]:
+        """The sender's end, and the receiver's."""
+        with self.far.listen(address) as listener:
+            sender = self.near.connect(address, timeout=60)
+            receiver = listener.accept()
+        receiver.settimeout(60)
+        return sender, receiver
+
+    def all_home(self) -> bool:
+        """Whether all pages are free, but for the one that small pieces are cut from."""
+        return self.memory.free + 4096 >= self.memory.nbytes
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A world. It has to come to its end."""
+    yield World()
+
+
+def fails(number: int, call: object, *arguments: object) -> None:
+    """Whether a call raises OSError with that errno, and says what to do."""
+    assert callable(call)
+    with pytest.raises(OSError) as raised:
+        call(*arguments)
+    assert raised.value.errno == number and len(str(raised.value)) > 40, raised.value
+
+
+def received(receiver: onecopy.Connection, length: int) -> bytes:
+    """So many bytes, wherever they lie."""
+    got = b""
+    while len(got) < length:
+        with receiver.recv_frags(length - len(got)) as frags:
+            assert frags, "the end came early"
+            got += frags.tobytes()
+    return got
+
+
+def test_payload_lies_in_the_devices_memory(world: World) -> None:
+    assert world.memory.kind == "opaque" and world.memory.device == 7 and world.memory.address is None
+    with world.bind() as binding:
+        sender, receiver = world.connected()
+
+        def send() -> None:
+            sender.sendall(PATTERN)
+            sender.shutdown("write")
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        got, tokens = b"", 0
+        while frags := receiver.recv_frags(100_000):
+            assert frags.linear is None and sum(one.size for one in frags.device) == len(frags)
+            for fragment in frags.device:
+                tokens += 1
+                assert (fragment.token, fragment.binding) == (tokens, binding.id)
+                assert fragment.offset + fragment.size <= world.memory.nbytes
+                got += fragment.tobytes()
+            assert receiver.tokens_held == len(frags.device)
+        sending.join()
+        assert got == PATTERN and receiver.tokens_held == 1
+        del fragment
+        assert receiver.tokens_held == 0 and world.all_home()  # each `frags` was dropped for the next one
+        counts = receiver.stats()
+        assert counts["received"] == len(PATTERN) and counts["user_copied_out"] == 0
+        placed = world.far.queue_stats(1)
+        assert placed is not None and placed["placed_bytes"] >= len(PATTERN)
+        assert world.memory.stats()["copied_out"] == len(PATTERN)  # by tobytes
+    assert binding.closed
+
+
+def test_bytes_of_the_hosts_memory_come_as_bytes(world: World) -> None:
+    sender, receiver = world.connected(MORE)
+    sender.send(b"plain")
+    with world.bind(), receiver.recv_frags() as frags:
+        assert frags.linear == frags.tobytes() == b"plain" and frags.device == () and len(frags) == 5
+    assert receiver.stats()["user_copied_out"] == 5
+    sender.close()
+    end = receiver.recv_frags()
+    assert not end and len(end) == 0 and end.tobytes() == b""
+
+
+def test_the_cpu_cannot_read_it(world: World) -> None:
+    with world.bind():
+        sender, receiver = world.connected()
+        sender.send(b"secret")
+        (fragment,) = receiver.recv_frags().device
+        with pytest.raises(BufferError, match="tobytes"):
+            memoryview(fragment)  # type: ignore[arg-type]
+        with pytest.raises(BufferError, match="tobytes"):
+            bytes(fragment)  # type: ignore[call-overload]
+        with pytest.raises(BufferError, match="no addresses"):
+            fragment.__dlpack__(max_version=(1, 0))
+        with pytest.raises(BufferError, match="no addresses"):
+            fragment.__dlpack_device__()
+        assert not hasattr(fragment, "__cuda_array_interface__")
+        sender.send(b"more")
+        for call in (lambda: receiver.recv(4), lambda: receiver.recv_into(bytearray(4)), receiver.recv_borrowed):
+            fails(errno.EFAULT, call)
+        assert received(receiver, 4) == b"more"  # it stayed
+
+
+def test_tokens_go_back_once(world: World) -> None:
+    with world.bind():
+        sender, receiver = world.connected()
+        sender.send(PATTERN[:20])
+        frags = [receiver.recv_frags(1).device[0] for _ in range(20)]
+        assert [one.token for one in frags] == list(range(1, 21)) and receiver.tokens_held == 20
+        assert receiver.dont_need([frags[0], frags[1]]) == 2
+        assert receiver.dont_need([frags[0], 2]) == 0  # they were
+        assert receiver.dont_need([3]) == 1
+        assert receiver.dont_need([frags[2]]) == 0  # by number
+        assert receiver.dont_need([(4, 2), frags[10], 7]) == 4
+        assert receiver.dont_need([0, 999, (1 << 31, 9)]) == 0
+        assert receiver.dont_need([]) == 0
+        for gone in (frags[0], frags[2]):
+            with pytest.raises(ValueError, match="given back"):
+                gone.tobytes()
+        fails(errno.EINVAL, receiver.dont_need, [500] * 129)
+        for wrong in ("text", [None], [frags[12], b"12"], [(1, 2, 3)]):
+            with pytest.raises(TypeError):
+                receiver.dont_need(wrong)  # type: ignore[arg-type]
+        assert receiver.tokens_held == 13 and frags[12].tobytes() == PATTERN[12:13]
+        del frags[12]
+        assert receiver.tokens_held == 12
+        # A fragment knows its connection, whichever it is given to.
+        other_sender, other = world.connected()
+        assert other.dont_need([frags[5]]) == 1 and receiver.tokens_held == 11
+        del frags, gone
+        assert receiver.tokens_held == 0 and world.all_home()
+        other_sender.close()
+
+
+def test_what_is_held_by_none_and_what_outlives_its_connection(world: World) -> None:
+    with world.bind():
+        sender, receiver = world.connected()
+        sender.send(b"hello")
+        with receiver.recv_frags() as frags:
+            (fragment,) = frags.device
+        assert receiver.tokens_held == 0
+        with pytest.raises(ValueError, match="given back"):
+            fragment.tobytes()
+        sender.send(b"again")
+        (fragment,) = receiver.recv_frags().device
+        assert fragment.tobytes() == b"again"
+        receiver.close()
+        with pytest.raises(ValueError, match="closed"):
+            fragment.tobytes()
+        assert world.all_home()
+        with pytest.raises(OSError):
+            receiver.dont_need([fragment])
+
+
+def test_flags_are_recvmsgs(world: World) -> None:
+    with world.bind():
+        sender, receiver = world.connected()
+        with pytest.raises(BlockingIOError):
+            receiver.recv_frags(5, onecopy.DONTWAIT)
+        receiver.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            receiver.recv_frags(5)
+        receiver.settimeout(60)
+        sender.send(b"1234567890")
+        seen = receiver.recv_frags(5, onecopy.PEEK)
+        assert len(seen) == 5 and seen.device[0].token == 0 and receiver.tokens_held == 0
+        with pytest.raises(ValueError, match="PEEK"):
+            seen.tobytes()
+        with pytest.raises(OSError) as raised:
+            receiver.recv_frags(5, most=0)
+        assert raised.value.errno == 525
+        assert len(receiver.recv_frags(5, onecopy.TRUNC)) == 5
+        frags = receiver.recv_frags(5, most=1)
+        assert frags.tobytes() == b"67890" and len(frags.device) == 1
+        assert len(receiver.recv_frags(0)) == 0
+
+
+def test_a_wrong_bind_says_what_the_kernels_does(world: World) -> None:
+    small = onecopy.DeviceMemory.opaque(4096)
+    fails(errno.EINVAL, world.far.bind_rx, world.memory, [])
+    fails(errno.EINVAL, world.far.bind_rx, world.memory, [0, 1])
+    fails(errno.EINVAL, world.far.bind_rx, small, [1])
+    fails(errno.ERANGE, world.far.bind_rx, world.memory, [5])
+    fails(errno.ERANGE, world.far.steer, SERVER, 5)
+    with world.bind():
+        fails(errno.EEXIST, world.far.bind_rx, world.memory, [1])
+        fails(errno.EINVAL, world.far.set_queues, 1)
+    assert world.far.queues == 2 and world.far.queue_stats(2) is None
+    assert world.far.unsteer(SERVER) and not world.far.unsteer(SERVER)
+    fails(errno.EINVAL, onecopy.DeviceMemory.opaque, 0)
+    one, _ = onecopy.pair()
+    for call in (one.recv_frags, lambda: one.dont_need([1]), lambda: one.tokens_held):
+        fails(errno.EOPNOTSUPP, call)
+
+
+def test_the_kernels_transport_has_no_queues(kernel: onecopy.Stack) -> None:
+    memory = onecopy.DeviceMemory.opaque(1 << 20)
+    fails(errno.EOPNOTSUPP, kernel.bind_rx, memory, [0])
+    with kernel.listen("tcp://127.0.0.1:0") as listener, kernel.connect(listener.address) as client:
+        fails(errno.EOPNOTSUPP, client.recv_frags)
+
+
+def test_unbound_with_fragments_outstanding(world: World) -> None:
+    binding = world.bind()
+    sender, receiver = world.connected()
+    sender.send(PATTERN[:3000])
+    kept: list[onecopy.Frags] = []
+    while sum(len(one) for one in kept) < 3000:
+        kept.append(receiver.recv_frags())
+    binding.close()
+    binding.close()
+    fails(errno.EBADF, lambda: binding.promised)
+    sender.send(b"behind it")
+    assert receiver.recv_frags().linear == b"behind it"
+    assert b"".join(one.tobytes() for one in kept) == PATTERN[:3000]
+    del kept
+    assert receiver.tokens_held == 0 and world.all_home()
+    # One that is only dropped is undone, too.
+    again = world.bind()
+    assert again.id != binding.id
+    del again
+    gc.collect()
+    world.bind().close()
+
+
+def test_full_memory_shuts_the_window_until_tokens_come_back() -> None:
+    world = World(64 << 10)
+    with world.bind() as binding:
+        sender, receiver = world.connected()
+        sending = threading.Thread(target=sender.sendall, args=(PATTERN,))
+        sending.start()
+        kept, have = [], 0
+        receiver.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            while True:
+                kept.append(receiver.recv_frags())
+                have += len(kept[-1])
+        assert have < len(PATTERN) and binding.narrowed > 0 and binding.event() == "starved"
+        receiver.settimeout(60)
+        got = b"".join(one.tobytes() for one in kept)
+        kept.clear()  # (it tells the stack, without a call of the program's)
+        got += received(receiver, len(PATTERN) - have)
+        sending.join()
+        assert got == PATTERN and binding.promised <= world.memory.nbytes
+        events = []
+        while event := binding.event():
+            events.append(event)
+        assert "fed" in events, events
+
+
+def test_a_client_receives_where_its_own_port_is_steered_to(world: World) -> None:
+    world.near.set_queues(2)
+    world.near.steer("tcp://10.0.0.1:7777", 1)
+    with world.near.bind_rx(world.memory, [1]), world.far.listen(MORE) as listener:
+        client = world.near.connect(MORE, timeout=60, source_address="tcp://10.0.0.1:7777")
+        server = listener.accept()
+        server.send(b"to the client")
+        (fragment,) = client.recv_frags().device
+        assert fragment.tobytes() == b"to the client"
+        with pytest.raises(OSError) as raised:
+            world.near.connect(MORE, timeout=60, source_address="tcp://10.0.0.1:7777")
+        assert raised.value.errno == errno.EADDRNOTAVAIL
+        server.close()
+
+
+def test_several_threads_receive_and_give_back(world: World) -> None:
+    """The GIL and the stack's lock: nobody waits for one with the other in hand."""
+    with world.bind() as binding:
+        pairs = [world.connected() for _ in range(3)]
+        total = 200_000
+
+        def receive(receiver: onecopy.Connection) -> None:
+            have = 0
+            while have < total:
+                frags = receiver.recv_frags(10_000)
+                have += len(frags)
+                receiver.dont_need(frags.device)
+                assert binding.promised >= 0
+
+        threads = [threading.Thread(target=pair[0].sendall, args=(bytes(total),)) for pair in pairs]
+        threads += [threading.Thread(target=receive, args=(pair[1],)) for pair in pairs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        assert world.all_home()
+
+
+FORKED = """
+import gc, os
+import onecopy
+
+near, far = onecopy.Stack.pair()
+far.set_queues(2)
+far.steer("tcp://10.0.0.2:5201", 1)
+memory = onecopy.DeviceMemory.opaque(1 << 20)
+binding = far.bind_rx(memory, [1])
+listener = far.listen("tcp://10.0.0.2:5201")
+sender = near.connect("tcp://10.0.0.2:5201", timeout=60)
+receiver = listener.accept()
+sender.send(b"the parent's")
+frags = receiver.recv_frags()
+
+if (child := os.fork()) == 0:
+    # It has no part in any of it: EBUSY. What it drops stays the parent's.
+    calls = [receiver.recv_frags, frags.tobytes, frags.device[0].tobytes, lambda: binding.promised,
+             lambda: far.bind_rx(memory, [1]), lambda: memory.free, lambda: receiver.dont_need(frags.device)]
+    for call in calls:
+        try:
+            call()
+        except OSError as error:
+            assert error.errno == 16, error
+        else:
+            os._exit(1)
+    frags.release()
+    binding.close()
+    del calls, call, frags, binding, receiver, sender, listener, memory, near, far
+    gc.collect()
+    # Memory of its own it may have.
+    near, far = onecopy.Stack.pair()
+    del near, far
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert receiver.tokens_held == 1 and frags.tobytes() == b"the parent's"
+sender.send(b"and more")
+with receiver.recv_frags() as more:
+    assert more.tobytes() == b"and more"
+print("well")
+# The interpreter ends with all of it alive.
+"""
+
+
+def test_a_child_of_fork_gives_nothing_back_and_the_interpreter_ends_with_all_alive() -> None:
+    ran = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0 and ran.stdout == "well\n", ran.stderr
+
+
+def test_ctrl_c_ends_a_receive() -> None:
+    is_interrupted("""
+import onecopy
+near, far = onecopy.Stack.pair()
+listener = far.listen("tcp://10.0.0.2:80")
+sender = near.connect("tcp://10.0.0.2:80")
+receiver = listener.accept()
+receiver.recv_frags()
+""")
+
+
+def test_asyncio_receives_by_reference(world: World) -> None:
+    async def main() -> None:
+        with world.bind():
+            one, other = world.connected()
+            async with aio.Connection(one) as sender, aio.Connection(other) as receiver:
+                receiving = asyncio.create_task(receiver.recv_frags())
+                await asyncio.sleep(0)
+                await sender.sendall(b"hello")
+                with await receiving as frags:
+                    assert frags.tobytes() == b"hello"
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+def test_stacks_of_a_pair() -> None:
+    near, far = onecopy.Stack.pair("10.1.0.1/16", "10.1.0.2/16", mtu=9000)
+    assert near.addresses == ["10.1.0.1/16"] and far.addresses == ["10.1.0.2/16"]
+    assert near.carrier == "stack"
+    with far.listen("tcp://10.1.0.2:0") as listener, near.connect(listener.address, timeout=60) as client:
+        server = listener.accept()
+        client.sendall(b"over the cable")
+        assert server.recv(14) == b"over the cable"
+        server.close()
+    with pytest.raises(ValueError, match="mtu"):
+        onecopy.Stack.pair(mtu=20)
+    with pytest.raises(ValueError, match="10.0.0.2/24"):
+        onecopy.Stack.pair("10.0.0.1")

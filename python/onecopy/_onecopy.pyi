@@ -12,6 +12,7 @@ NTCOPY: Final[int]
 DONTWAIT: Final[int]
 PEEK: Final[int]
 TRUNC: Final[int]
+WAITALL: Final[int]
 
 def connect(
     address: str,

@@ -11,6 +11,7 @@ pub const DONTWAIT: u32 = 1 << 16;
 /// Flags of one receive, with the numbers that `socket` has for them.
 pub const PEEK: u32 = 0x2;
 pub const TRUNC: u32 = 0x20;
+pub const WAITALL: u32 = 0x100;
 
 /// Why a call failed: an errno, and what there is to say of it.
 pub struct Failure {

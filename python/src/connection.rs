@@ -2,16 +2,18 @@
 
 use onecopy::unix::{SeqPacket, Stream};
 use onecopy::{Policy, RecvFlags};
-use pyo3::exceptions::{PyBufferError, PyEOFError, PyTypeError, PyValueError};
+use pyo3::exceptions::{
+    PyBlockingIOError, PyBufferError, PyEOFError, PyOSError, PyTimeoutError, PyTypeError, PyValueError,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use rustix::io::Errno;
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::address::{Address, Options};
-use crate::call::{self, DONTWAIT, Failure, PEEK, TRUNC, failed};
+use crate::call::{self, DONTWAIT, Failure, PEEK, TRUNC, WAITALL, failed};
 use crate::frags::{Frags, Returned};
 use crate::held::Held;
 use crate::loans::Loans;
@@ -31,6 +33,8 @@ pub struct Inner {
 
 struct Settings {
     timeout: Option<Duration>,
+    /// What failed behind bytes that were received: the next receive says so.
+    late: Option<PyErr>,
     /// A reservation holds the sending side: a send of this connection would wait for ever.
     reserved: bool,
 }
@@ -46,6 +50,39 @@ impl Inner {
 
     pub fn set_reserved(&self, reserved: bool) {
         self.settings().reserved = reserved;
+    }
+
+    /// Receives into a buffer: what is there; with WAITALL as much as there is room for, unless the end, an error or the timeout comes before.
+    fn fill(&self, py: Python<'_>, bytes: &mut [u8], flags: u32) -> PyResult<usize> {
+        let all = flags & WAITALL != 0 && flags & DONTWAIT == 0 && !self.transport.has_records();
+        let (len, began) = (bytes.len(), Instant::now());
+        let mut have = 0;
+        loop {
+            let rest = &mut bytes[have..];
+            let got = self.receiving(py, flags, |dont_wait| self.transport.recv(rest, dont_wait, all));
+            let late = self.timeout().is_some_and(|limit| began.elapsed() >= limit);
+            match got {
+                Ok(n) => {
+                    self.loans.took(n);
+                    have += n;
+                    if !all || n == 0 || have == len || late {
+                        return Ok(have);
+                    }
+                }
+                Err(error) if have > 0 && error.is_instance_of::<PyOSError>(py) => {
+                    // To wait once more is no news.
+                    if !error.is_instance_of::<PyTimeoutError>(py)
+                        && !error.is_instance_of::<PyBlockingIOError>(py)
+                    {
+                        self.settings().late = Some(error);
+                    }
+                    return Ok(have);
+                }
+                Err(error) => return Err(error),
+            }
+            // A signal ends one receive, and the next one would wait before its handler has run.
+            py.check_signals()?;
+        }
     }
 
     fn receive(&self, py: Python<'_>, max: usize, flags: u32) -> PyResult<Held> {
@@ -64,6 +101,9 @@ impl Inner {
     ) -> PyResult<R> {
         let dont_wait = flags & DONTWAIT != 0;
         let limit = self.timeout();
+        if let Some(error) = self.settings().late.take() {
+            return Err(error);
+        }
         self.loans.relieve(self.transport.receive_capacity() / 2);
         if self.loans.any() {
             let patient = !dont_wait && limit != Some(Duration::ZERO);
@@ -105,7 +145,7 @@ const ALL: usize = 1 << 20;
 
 impl Connection {
     pub fn of(transport: Transport) -> Connection {
-        let settings = Mutex::new(Settings { timeout: None, reserved: false });
+        let settings = Mutex::new(Settings { timeout: None, late: None, reserved: false });
         let inner = Inner { transport, loans: Arc::default(), settings };
         Connection { inner: Mutex::new(Some(Arc::new(inner))) }
     }
@@ -301,15 +341,12 @@ impl Connection {
     }
 
     /// Receives into a writable buffer: one copy. Returns how many bytes came; 0 is the end of the stream.
+    ///
+    /// With WAITALL (socket.MSG_WAITALL) it waits until the buffer is full: fewer bytes are the end, or what came before an error or the timeout. A record is received as ever.
     #[pyo3(signature = (buffer, flags = 0))]
     fn recv_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, flags: u32) -> PyResult<usize> {
-        let inner = self.inner()?;
         let mut buffer = Buffer::writable(buffer)?;
-        let bytes = buffer.bytes_mut();
-        let received =
-            inner.receiving(py, flags, |dont_wait| inner.transport.recv(bytes, dont_wait, false))?;
-        inner.loans.took(received);
-        Ok(received)
+        self.inner()?.fill(py, buffer.bytes_mut(), flags)
     }
 
     /// Receives up to n bytes by reference, on a connection of a Stack: fragments of a device's memory, or bytes of the host's, whichever come first. In at most `most`

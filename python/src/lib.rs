@@ -52,6 +52,8 @@ mod _onecopy {
     const PEEK: u32 = crate::call::PEEK;
     #[pymodule_export]
     const TRUNC: u32 = crate::call::TRUNC;
+    #[pymodule_export]
+    const WAITALL: u32 = crate::call::WAITALL;
 
     /// Connects to "unix:/path", "unix:@abstract" or "tcp://host:port".
     ///

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from conftest import is_interrupted
 
 import onecopy
 
@@ -83,6 +84,92 @@ def test_recv_into_writes_where_it_is_told() -> None:
         other.send(memoryview(b"12345678")[::2])
     with pytest.raises(TypeError):
         other.send("text")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("transport", ["auto", "kernel", "tcp", "stack"])
+def test_recv_into_waits_for_all_as_sockets_do(transport: str) -> None:
+    if transport == "tcp":
+        listener = onecopy.listen("tcp://127.0.0.1:0")
+        one, other = onecopy.connect(listener.address), listener.accept()
+    elif transport == "stack":
+        near, far = onecopy.Stack.pair()
+        listener = far.listen("tcp://10.0.0.2:80")
+        one, other = near.connect(listener.address), listener.accept()
+    else:
+        one, other = onecopy.pair(transport=transport)
+    assert onecopy.WAITALL == socket.MSG_WAITALL
+    for end in (one, other):
+        end.settimeout(60)
+    room = bytearray(len(PATTERN))
+
+    def send_in_pieces() -> None:
+        for at in range(0, len(PATTERN), 50_000):
+            one.sendall(PATTERN[at : at + 50_000])
+
+    sender = threading.Thread(target=send_in_pieces)
+    sender.start()
+    held = other.recv_borrowed(100)  # is copied out while it waits
+    assert other.recv_into(memoryview(room)[len(held) :], onecopy.WAITALL) == len(PATTERN) - len(held)
+    sender.join()
+    assert bytes(held) + room[len(held) :] == PATTERN
+    # What is there, where it is not to wait, and at the timeout; nothing is lost then.
+    one.sendall(b"abc")
+    few = bytearray(8)
+    have = 0
+    while not have:
+        try:
+            have = other.recv_into(few, onecopy.WAITALL | onecopy.DONTWAIT)
+        except BlockingIOError:
+            pass
+    assert have == 3 and few[:3] == b"abc"
+    with pytest.raises(BlockingIOError):
+        other.recv_into(few, onecopy.WAITALL | onecopy.DONTWAIT)
+    other.settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        other.recv_into(few, onecopy.WAITALL)
+    one.sendall(b"def")
+    assert other.recv_into(few, onecopy.WAITALL) == 3 and few[:3] == b"def"
+    # The end.
+    other.settimeout(60)
+    one.sendall(b"ghi")
+    one.close()
+    assert other.recv_into(few, onecopy.WAITALL) == 3 and few[:3] == b"ghi"
+    assert other.recv_into(few, onecopy.WAITALL) == 0
+
+
+def test_a_signal_does_not_cut_what_waits_for_all() -> None:
+    one, other = onecopy.pair()
+    one.sendall(b"12345")
+    seen = []
+
+    def handle(*_: object) -> None:
+        seen.append(other)
+        if len(seen) == 3:
+            one.sendall(b"678")
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+        room = bytearray(8)
+        assert other.recv_into(room, onecopy.WAITALL) == 8 and room == b"12345678"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    is_interrupted("""
+import onecopy
+one, other = onecopy.pair()
+one.sendall(b"12345")
+other.recv_into(bytearray(8), onecopy.WAITALL)
+""")
+
+
+def test_records_come_one_by_one_though_all_is_asked_for() -> None:
+    one, other = onecopy.pair(records=True)
+    one.send(b"12")
+    one.send(b"34")
+    room = bytearray(8)
+    assert other.recv_into(room, onecopy.WAITALL) == 2
 
 
 def test_reserved_room_is_written_in_place_and_sent_by_commit() -> None:

@@ -32,6 +32,11 @@ impl View {
         self.data.payload().is_empty()
     }
 
+    /// Bytes of the pages that it keeps, which are its own as long as it lives.
+    pub fn true_size(&self) -> usize {
+        self.data.payload().true_size()
+    }
+
     fn host(&self) -> Option<Host<'_>> {
         self.data.payload().host().ok()
     }

@@ -308,6 +308,28 @@ fn nobody_sleeps_on_what_can_leave() {
 }
 
 #[test]
+fn a_piece_is_all_that_is_received_where_it_is_large_enough() {
+    let (a, b) = stacks();
+    let (client, server) = pair(&a, &b);
+    let data = pattern(40_000);
+    client.send(&data).unwrap();
+    while server.readable_bytes().unwrap() < data.len() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let (mut got, mut pieces) = (Vec::new(), 0);
+    while got.len() < 20_000 {
+        let view = server.recv_piece_with_flags(1 << 20, 1, RecvFlags::empty()).unwrap();
+        assert!(view.slices().count() == 1 && view.true_size() >= view.len());
+        (got, pieces) = ([got, view.to_vec()].concat(), pieces + 1);
+    }
+    assert!(pieces > 1);
+    let short = server.recv_piece_with_flags(10, 1, RecvFlags::empty()).unwrap();
+    assert_eq!(short.len(), 10);
+    let rest = server.recv_piece_with_flags(1 << 20, usize::MAX, RecvFlags::empty()).unwrap();
+    assert!(rest.slices().count() > 1 && [got, short.to_vec(), rest.to_vec()].concat() == data);
+}
+
+#[test]
 fn a_connect_that_does_not_wait_comes_from_where_it_was_told_to() {
     let (a, b) = stacks();
     let listener = Listener::bind(&b, at(0)).unwrap();

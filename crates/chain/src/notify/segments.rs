@@ -59,6 +59,12 @@ impl SegmentQueue {
         self.list.iter()
     }
 
+    /// Bytes at its front that lie in one piece of memory; 0 where there are none.
+    pub fn first_piece(&self) -> usize {
+        let first = self.list.front().and_then(|segment| segment.payload().fragments().next());
+        first.map_or(0, |fragment| fragment.len())
+    }
+
     /// Puts `segment` at the end. A small one becomes part of the last one, if its memory is of the same kind. One without bytes is
     /// freed, as [`Fate::Sent`]: there is nothing of it to be transmitted.
     pub fn push(&mut self, segment: Segment<Chain>) {

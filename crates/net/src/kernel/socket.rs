@@ -367,6 +367,7 @@ impl tcp::Connection for Stream {
         let mut wants = false;
         let taken = self.call(Op::Recv, &patience, |state| {
             if !state.receive.is_empty() {
+                let max = how.cut(max, state.receive.first_piece());
                 let taken = state.receive.take(max).map_err(|_| Errno::INVAL);
                 wants = state.wants_more();
                 return Attempt::Done(taken);

@@ -49,6 +49,15 @@ pub(crate) struct Taking {
     pub before: bool,
     /// Bytes in a device's memory are taken, too; else they stay, and it is EFAULT.
     pub device: bool,
+    /// Where the first piece of memory has as many bytes, or more, no others are taken.
+    pub least: usize,
+}
+
+impl Taking {
+    /// How many of up to `max` bytes are taken, of which `first` lie in the first piece.
+    pub fn cut(self, max: usize, first: usize) -> usize {
+        if first > 0 && first >= self.least { max.min(first) } else { max }
+    }
 }
 
 /// A connection, made or being made.

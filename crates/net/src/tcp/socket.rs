@@ -316,6 +316,7 @@ impl Connection for Socket {
             if !how.device && receiver.and_then(|receiver| receiver.next_kind()) == Some(Kind::Device) {
                 return Err(Error::DeviceMemory);
             }
+            let max = receiver.map_or(max, |receiver| how.cut(max, receiver.next_piece()));
             let got = shard.inet_mut().tcp_receive(now, id, max)?;
             Ok((got, shard.kernel_copies()))
         })?;

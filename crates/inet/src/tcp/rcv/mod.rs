@@ -324,6 +324,11 @@ impl Receiver {
         self.queue.segments().next().and_then(|segment| segment.payload().kind())
     }
 
+    /// Bytes that can be read and lie in one piece of memory with the next one.
+    pub fn next_piece(&self) -> usize {
+        self.queue.first_piece()
+    }
+
     /// Up to `len` bytes from byte `offset` of those that can be read, by reference; less where memory of another kind begins, none behind the
     /// last one.
     pub fn peek(&self, offset: u64, len: usize) -> Segment<Chain> {

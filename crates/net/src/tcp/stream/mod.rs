@@ -252,7 +252,9 @@ impl Stream {
         }
         let mut done = 0;
         while done < buffer.len() {
-            match self.take(buffer.len() - done, flags, received || done > 0, false) {
+            let dont_wait = flags.contains(RecvFlags::DONTWAIT);
+            let how = Taking { dont_wait, before: received || done > 0, device: false, least: usize::MAX };
+            match self.socket.take(buffer.len() - done, how) {
                 Ok(None) => break,
                 Ok(Some(data)) if flags.contains(RecvFlags::TRUNC) => done += data.payload().len(),
                 Ok(Some(data)) => {
@@ -271,19 +273,6 @@ impl Stream {
             self.socket.fell_short(Way::Read);
         }
         Ok(done)
-    }
-
-    /// Takes up to `max` bytes, of one kind of memory; `None` at the end, and for an error where there are bytes before it. Where `device` memory is not
-    /// to be taken, its bytes stay where they are, and it is EFAULT.
-    fn take(
-        &self,
-        max: usize,
-        flags: RecvFlags,
-        before: bool,
-        device: bool,
-    ) -> Result<Option<Segment<Chain>>> {
-        let dont_wait = flags.contains(RecvFlags::DONTWAIT);
-        self.socket.take(max, Taking { dont_wait, before, device })
     }
 
     fn peek_with_flags(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
@@ -354,7 +343,22 @@ impl Stream {
     ///
     /// As [`Stream::recv`].
     pub fn recv_borrowed_with_flags(&self, max: usize, flags: RecvFlags) -> Result<View> {
-        let data = self.take(max, flags, false, true)?.unwrap_or_else(|| Chain::new().into());
+        self.borrow(max, flags, true, usize::MAX)
+    }
+
+    /// As [`Stream::recv_borrowed_with_flags`], of bytes that the CPU can read, for who wants them in one piece: where the first piece of them has `least` bytes or
+    /// more, it is all that is received. (usize::MAX: they may lie in any number of pieces.)
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::recv`]; EFAULT where bytes of a device's memory are next, which stay ([`Stream::recv_frags`] receives them).
+    pub fn recv_piece_with_flags(&self, max: usize, least: usize, flags: RecvFlags) -> Result<View> {
+        self.borrow(max, flags, false, least)
+    }
+
+    fn borrow(&self, max: usize, flags: RecvFlags, device: bool, least: usize) -> Result<View> {
+        let how = Taking { dont_wait: flags.contains(RecvFlags::DONTWAIT), before: false, device, least };
+        let data = self.socket.take(max, how)?.unwrap_or_else(|| Chain::new().into());
         if data.payload().len() < max {
             self.socket.fell_short(Way::Read);
         }

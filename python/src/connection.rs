@@ -85,8 +85,9 @@ impl Inner {
         }
     }
 
-    fn receive(&self, py: Python<'_>, max: usize, flags: u32) -> PyResult<Held> {
-        self.receiving(py, flags, |dont_wait| self.transport.borrow(max, dont_wait))
+    /// Receives up to `max` bytes: to `look` at them where they lie, or for somebody who wants them all.
+    fn receive(&self, py: Python<'_>, max: usize, flags: u32, look: bool) -> PyResult<Held> {
+        self.receiving(py, flags, |dont_wait| self.transport.borrow(max, dont_wait, look))
             .map(|data| Held::new(data, &self.loans))
     }
 
@@ -219,14 +220,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives exactly so many bytes: where they lie, if they lie there in one piece and aligned, else into a buffer.
-    fn exactly(&self, py: Python<'_>, inner: &Inner, len: usize, item: usize, flags: u32) -> PyResult<Held> {
-        let first = inner.receive(py, len, flags)?;
-        // (Complex numbers are two elements.)
-        if first.len == len && first.is_aligned(item.min(8)) {
+    /// Receives exactly so many bytes: where they lie, if they come as one piece, else into a buffer.
+    fn exactly(&self, py: Python<'_>, inner: &Inner, len: usize, flags: u32) -> PyResult<Held> {
+        let first = inner.receive(py, len, flags, false)?;
+        if first.len == len {
             return Ok(first);
         }
-        if inner.transport.has_records() && first.len != len {
+        if inner.transport.has_records() {
             return Err(PyValueError::new_err(format!(
                 "the record has {} bytes, and the tensor {len}: it is lost",
                 first.len
@@ -322,14 +322,14 @@ impl Connection {
         let inner = self.inner()?;
         match (shape, dtype) {
             (Some(shape), Some(dtype)) if n.is_none() => {
-                let (len, item) = tensor::size(&shape, dtype)?;
-                let held = self.exactly(py, &inner, len, item, flags)?;
+                let held = self.exactly(py, &inner, tensor::size(&shape, dtype)?, flags)?;
                 let held = Arc::new(held);
                 inner.loans.add(&held);
-                Ok(Bound::new(py, Tensor::of(held, shape, dtype)?)?.into_any())
+                Ok(Bound::new(py, Tensor::of(&held, shape, dtype)?)?.into_any())
             }
             (None, None) => {
-                let held = inner.receive(py, n.unwrap_or_else(|| inner.transport.max_record()), flags)?;
+                let max = n.unwrap_or_else(|| inner.transport.max_record());
+                let held = inner.receive(py, max, flags, false)?;
                 let bytes = PyBytes::new_with(py, held.len, |bytes| {
                     held.copy_to(bytes);
                     Ok(())
@@ -393,7 +393,8 @@ impl Connection {
     #[pyo3(signature = (n = None, flags = 0))]
     fn recv_borrowed(&self, py: Python<'_>, n: Option<usize>, flags: u32) -> PyResult<View> {
         let inner = self.inner()?;
-        let held = Arc::new(inner.receive(py, n.unwrap_or_else(|| inner.transport.max_record()), flags)?);
+        let max = n.unwrap_or_else(|| inner.transport.max_record());
+        let held = Arc::new(inner.receive(py, max, flags, true)?);
         inner.loans.add(&held);
         Ok(View::of(held))
     }
@@ -501,6 +502,7 @@ impl Connection {
             stats.set_item(name, count)?;
         }
         stats.set_item("views_copied_out", inner.loans.moved_out())?;
+        stats.set_item("tensors_unaligned", inner.loans.unaligned())?;
         Ok(stats)
     }
 

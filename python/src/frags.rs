@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 use std::mem;
 use std::sync::{Arc, Mutex};
 
-use crate::call::{Failure, failed};
+use crate::call::{self, Failure, failed};
 use crate::device_memory::{Known, cuda_of};
 use crate::dlpack::{self, DataType, Export, Shape};
 use crate::loans::lock;
@@ -122,6 +122,15 @@ impl Fragment {
         PyBufferError::new_err(
             "opaque memory has no addresses, on no device: DeviceMemory.cuda has, and tobytes() copies",
         )
+    }
+}
+
+impl Drop for Fragment {
+    fn drop(&mut self) {
+        // The device's queue may be waiting for a stream, and that for a function of Python's.
+        if let Some(told) = lock(&self.told).take() {
+            call::let_go(told);
+        }
     }
 }
 

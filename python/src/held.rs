@@ -1,10 +1,12 @@
-//! Received bytes that Python holds: in the ring, in a buffer of their own, or as a copy at the address that Python knows.
+//! Received bytes that Python holds: in the ring, in a stack's pages, in a buffer of their own, or as a copy at the address that Python knows.
 
 use onecopy::unix::{View, Window};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::loans::{Loans, lock};
 use crate::memory::Region;
+use crate::on_stack::Here;
+use crate::pages::{Lodger, Pages};
 use crate::transport::Data;
 
 /// Received bytes that Python holds.
@@ -25,6 +27,8 @@ struct State {
 enum Place {
     /// In memory that the peer wrote to. Its address was given away in a window, if at all.
     Ring(View, Option<Seat>),
+    /// In pages of a stack, which nobody writes any more: one piece of them, or several that nobody has the address of.
+    Pages(Here<Lodger>),
     Own(Vec<u8>),
     /// A copy at the address that was given away.
     Kept(Seat),
@@ -84,6 +88,10 @@ impl Held {
                 let len = bytes.len();
                 (Place::Own(bytes), len, len)
             }
+            Data::Pages(lodger) => {
+                let len = lodger.look().map_or(0, |lodger| lodger.view().len());
+                (Place::Pages(lodger), len, 0)
+            }
             Data::Own(bytes) => {
                 let len = bytes.len();
                 (Place::Own(bytes), len, len)
@@ -102,9 +110,17 @@ impl Held {
         Held { state: Mutex::new(State { place, exports: 0 }), home: Arc::clone(home), start, len }
     }
 
-    /// Whether the bytes lie in memory that the peer wrote to.
+    /// Whether the bytes lie in memory that the peer, or a stack's link, wrote to.
     pub fn in_place(&self) -> bool {
-        matches!(lock(&self.state).place, Place::Ring(..))
+        lock(&self.state).place.is_in_place()
+    }
+
+    /// The stack's, of whose pages it holds some.
+    pub fn pages(&self) -> Option<Arc<Pages>> {
+        match &lock(&self.state).place {
+            Place::Pages(lodger) => lodger.look().map(|lodger| Arc::clone(lodger.pages())),
+            _ => None,
+        }
     }
 
     /// What it keeps of the sender's.
@@ -113,13 +129,29 @@ impl Held {
         match &state.place {
             Place::Ring(view, _) if view.is_lent() => Keeps::Page,
             Place::Ring(..) => Keeps::Room,
-            Place::Own(_) | Place::Kept(_) | Place::Released => Keeps::Nothing,
+            Place::Pages(_) | Place::Own(_) | Place::Kept(_) | Place::Released => Keeps::Nothing,
         }
     }
 
-    /// Whether elements of so many bytes may lie where the bytes are. (A window is whole pages: it changes nothing of that.)
-    pub fn is_aligned(&self, to: usize) -> bool {
+    /// Itself, where elements of so many bytes may lie where the bytes are; else a copy, which is counted. None once it was released.
+    pub fn aligned(self: &Arc<Held>, to: usize) -> Option<Arc<Held>> {
+        if self.len == 0 || self.is_aligned(to) {
+            return Some(Arc::clone(self));
+        }
+        let mut bytes = vec![0; self.len];
+        self.copy_to(&mut bytes).then(|| {
+            self.home.count_unaligned();
+            Arc::new(Held::copied(bytes, &self.home))
+        })
+    }
+
+    /// (A window is whole pages, which changes nothing of it. What lies in several pieces is brought together in a buffer, which is aligned.)
+    fn is_aligned(&self, to: usize) -> bool {
         match &lock(&self.state).place {
+            Place::Pages(lodger) => lodger
+                .look()
+                .and_then(Lodger::one_piece)
+                .is_none_or(|bytes| bytes.as_ptr().addr().is_multiple_of(to)),
             Place::Ring(view, _) => view.raw_parts()[0].0.addr().is_multiple_of(to),
             Place::Own(bytes) => bytes.as_ptr().addr().is_multiple_of(to),
             Place::Kept(seat) => seat.region.at.addr().is_multiple_of(to),
@@ -138,8 +170,16 @@ impl Held {
                 old = Some(state.copy());
             }
         }
+        let piece = |lodger: &Here<Lodger>| lodger.look().and_then(Lodger::one_piece).map(Region::of);
+        if let Place::Pages(lodger) = &state.place
+            && piece(lodger).is_none()
+        {
+            // Python knows no buffer of several pieces.
+            old = Some(state.copy());
+        }
         let region = match &state.place {
             Place::Ring(_, None) | Place::Released => return None,
+            Place::Pages(lodger) => piece(lodger)?,
             Place::Own(bytes) => Region::of(bytes),
             Place::Ring(_, Some(seat)) | Place::Kept(seat) => seat.region,
         };
@@ -171,6 +211,9 @@ impl Held {
     pub fn copy_to(&self, buffer: &mut [u8]) -> bool {
         match &lock(&self.state).place {
             Place::Ring(view, _) => view.copy_to(buffer) == buffer.len(),
+            Place::Pages(lodger) => {
+                lodger.look().is_some_and(|lodger| lodger.view().copy_to(buffer) == buffer.len())
+            }
             Place::Own(bytes) => {
                 buffer.copy_from_slice(bytes);
                 true
@@ -181,10 +224,19 @@ impl Held {
         }
     }
 
+    /// As [`Held::move_out`], and counts it.
+    pub fn move_out_and_count(&self) -> bool {
+        let moved = self.move_out();
+        if moved {
+            self.home.count_moved_out();
+        }
+        moved
+    }
+
     /// Moves the bytes to a buffer, if nobody has their address. Returns whether it did.
     pub fn move_out(&self) -> bool {
         let mut state = lock(&self.state);
-        if state.exports > 0 || !matches!(state.place, Place::Ring(..)) {
+        if state.exports > 0 || !state.place.is_in_place() {
             return false;
         }
         let old = state.copy();
@@ -194,12 +246,24 @@ impl Held {
     }
 }
 
+impl Place {
+    fn is_in_place(&self) -> bool {
+        matches!(self, Place::Ring(..) | Place::Pages(_))
+    }
+}
+
 impl State {
-    /// Moves bytes of the sender's memory, whose address nobody has, to a buffer. Returns the view, to be dropped once the lock is let go.
+    /// Moves bytes of the sender's memory, or a stack's, whose address nobody has, to a buffer. Returns the view, to be dropped once the lock is let go.
     fn copy(&mut self) -> Place {
-        let Place::Ring(view, _) = &self.place else { return Place::Released };
-        let mut bytes = vec![0; view.len()];
-        view.copy_to(&mut bytes);
+        let bytes = match &self.place {
+            Place::Ring(view, _) => {
+                let mut bytes = vec![0; view.len()];
+                view.copy_to(&mut bytes);
+                bytes
+            }
+            Place::Pages(lodger) => lodger.look().map(|lodger| lodger.view().to_vec()).unwrap_or_default(),
+            _ => return Place::Released,
+        };
         std::mem::replace(&mut self.place, Place::Own(bytes))
     }
 }

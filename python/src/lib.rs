@@ -13,6 +13,7 @@ mod listener;
 mod loans;
 mod memory;
 mod on_stack;
+mod pages;
 mod reservation;
 mod stack;
 mod tensor;

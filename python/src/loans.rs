@@ -28,6 +28,8 @@ pub struct Loans {
     windows: Mutex<Vec<Arc<Window>>>,
     /// Views that were copied out since the connection was made. Locked while it is done: one at a time.
     moved_out: Mutex<u64>,
+    /// Tensors whose bytes were not aligned for them, and were copied.
+    unaligned: Mutex<u64>,
     /// When there was no memory, or no mapping left, to keep what a window shows.
     refused: Mutex<Option<Instant>>,
 }
@@ -56,6 +58,11 @@ impl Drop for Waits<'_> {
 impl Loans {
     /// Takes into account what was received. While another thread waits for the peer, nothing stays in place: the peer may be waiting for that room.
     pub fn add(&self, held: &Arc<Held>) {
+        // A stack's pages keep no peer from sending.
+        if let Some(pages) = held.pages() {
+            pages.add(held);
+            return;
+        }
         if held.in_place() && held.len > 0 {
             let mut list = lock(&self.list);
             if list.waiting > 0 && list.process == process::id() {
@@ -108,6 +115,14 @@ impl Loans {
 
     pub fn count_moved_out(&self) {
         *lock(&self.moved_out) += 1;
+    }
+
+    pub fn count_unaligned(&self) {
+        *lock(&self.unaligned) += 1;
+    }
+
+    pub fn unaligned(&self) -> u64 {
+        *lock(&self.unaligned)
     }
 
     pub fn moved_out(&self) -> u64 {

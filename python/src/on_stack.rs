@@ -8,11 +8,13 @@ use std::mem;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::process;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::call::Failure;
 use crate::loans::lock;
+use crate::pages::Pages;
+use crate::transport::Data;
 
 type Result<T> = std::result::Result<T, Failure>;
 
@@ -26,6 +28,11 @@ pub struct Here<T> {
 impl<T> Here<T> {
     pub fn new(value: T) -> Here<T> {
         Here { value: Some(value), process: process::id() }
+    }
+
+    /// For who only looks at what a child of a fork has as a copy.
+    pub fn look(&self) -> Option<&T> {
+        self.value.as_ref()
     }
 
     /// # Errors
@@ -66,24 +73,29 @@ impl<T> Drop for Here<T> {
     }
 }
 
+/// Bytes of a piece from which on it is worth a view of its own: below that a copy of all that is there costs less than views of each.
+const SMALL: usize = 2048;
+
 /// A connection.
 pub struct Stream {
     stream: Here<tcp::Stream>,
+    pages: Arc<Pages>,
     limit: Mutex<Option<Duration>>,
 }
 
 impl Stream {
-    pub fn of(stream: tcp::Stream) -> Result<Stream> {
+    pub fn of(stream: tcp::Stream, pages: &Arc<Pages>) -> Result<Stream> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         // Made with the first call; later ones find it.
         stream.poll_fd()?;
-        Ok(Stream { stream: Here::new(stream), limit: Mutex::new(None) })
+        Ok(Stream { stream: Here::new(stream), pages: Arc::clone(pages), limit: Mutex::new(None) })
     }
 
     /// Connects, as often as it is called: an interrupted call leaves in `begun` what the next one goes on with.
     pub fn connect(
         stack: &onecopy::Stack,
+        pages: &Arc<Pages>,
         source: Option<SocketAddr>,
         address: SocketAddr,
         limit: Option<Duration>,
@@ -98,7 +110,7 @@ impl Stream {
         wait(stream.poll_fd()?, PollFlags::OUT, limit)?;
         let refused = stream.take_error()?;
         match (refused, begun.take()) {
-            (None, Some(stream)) => Stream::of(stream),
+            (None, Some(stream)) => Stream::of(stream, pages),
             (Some(error), _) => Err(error.about("address").into()),
             (None, None) => Err(Errno::NOTCONN.into()),
         }
@@ -154,6 +166,16 @@ impl Stream {
         }
     }
 
+    /// Receives what is there, where it lies, if not too much is held already; else as a copy. For a `look` at it no more than what lies in one piece, unless that is a
+    /// small one.
+    pub fn borrow(&self, max: usize, dont_wait: bool, look: bool) -> Result<Data> {
+        let least = if look { SMALL } else { usize::MAX };
+        let view = self.patiently(PollFlags::IN, dont_wait, |stream| {
+            stream.recv_piece_with_flags(max, least, RecvFlags::empty())
+        })?;
+        Ok(if view.is_empty() { Data::Own(Vec::new()) } else { self.pages.lodge(view) })
+    }
+
     pub fn recv_frags(&self, n: usize, most: usize, flags: RecvFlags) -> Result<Frags> {
         self.patiently(PollFlags::IN, flags.contains(RecvFlags::DONTWAIT), |stream| {
             stream.recv_frags_with_flags(n, most, flags)
@@ -174,29 +196,37 @@ impl Stream {
 }
 
 /// A listener.
-pub struct Listener(Here<tcp::Listener>);
+pub struct Listener {
+    listener: Here<tcp::Listener>,
+    pages: Arc<Pages>,
+}
 
 impl Listener {
-    pub fn bind(stack: &onecopy::Stack, address: SocketAddr, backlog: Option<u32>) -> Result<Listener> {
+    pub fn bind(
+        stack: &onecopy::Stack,
+        pages: &Arc<Pages>,
+        address: SocketAddr,
+        backlog: Option<u32>,
+    ) -> Result<Listener> {
         let listener = match backlog {
             Some(backlog) => tcp::Listener::bind_with_backlog(stack, address, backlog)?,
             None => tcp::Listener::bind(stack, address)?,
         };
         listener.set_nonblocking(true)?;
         listener.poll_fd()?;
-        Ok(Listener(Here::new(listener)))
+        Ok(Listener { listener: Here::new(listener), pages: Arc::clone(pages) })
     }
 
     pub fn accept(&self) -> Result<Stream> {
-        Stream::of(self.0.get()?.accept()?.0)
+        Stream::of(self.listener.get()?.accept()?.0, &self.pages)
     }
 
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        Ok(self.0.get()?.local_addr()?)
+        Ok(self.listener.get()?.local_addr()?)
     }
 
     pub fn fd(&self) -> Result<BorrowedFd<'_>> {
-        Ok(self.0.get()?.poll_fd()?)
+        Ok(self.listener.get()?.poll_fd()?)
     }
 }
 

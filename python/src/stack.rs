@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rustix::io::Errno;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::address::hosts;
 use crate::call::{self, Failure, failed};
@@ -14,6 +15,7 @@ use crate::connection::Connection;
 use crate::device_memory::{Binding, DeviceMemory};
 use crate::listener::Listener;
 use crate::on_stack::{self, Here};
+use crate::pages::Pages;
 use crate::transport::Transport;
 use crate::udp::UdpSocket;
 
@@ -22,11 +24,24 @@ use crate::udp::UdpSocket;
 /// Stack(tap="onecopy0", address="10.0.0.2/24") makes the device where there is none, which takes CAP_NET_ADMIN: OSError says what is missing.
 /// transport="auto" takes the kernel's TCP where there is no TAP device to be had; `carrier` says which it is.
 #[pyclass(frozen, module = "onecopy", weakref)]
-pub struct Stack(Here<onecopy::Stack>);
+pub struct Stack {
+    stack: Here<onecopy::Stack>,
+    pages: Arc<Pages>,
+}
+
+/// Bytes of pages that views of a stack's connections may keep: of a link's 128 MiB, and of the kernel's 16 MiB.
+const MAY_KEEP: [usize; 2] = [16 << 20, 4 << 20];
+
+impl Stack {
+    fn of(stack: onecopy::Stack) -> Stack {
+        let is_kernel = stack.carrier() == Carrier::Kernel;
+        Stack { stack: Here::new(stack), pages: Pages::new(MAY_KEEP[usize::from(is_kernel)]) }
+    }
+}
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        call::let_go(self.0.take());
+        call::let_go(self.stack.take());
     }
 }
 
@@ -80,7 +95,7 @@ impl Stack {
             builder = builder.mtu(mtu);
         }
         let stack = py.detach(|| builder.build()).map_err(built)?;
-        Ok(Stack(Here::new(stack)))
+        Ok(Stack::of(stack))
     }
 
     /// Two stacks of this process, at these addresses and joined by a cable: they speak as two hosts do. It takes no device and no privilege.
@@ -96,7 +111,7 @@ impl Stack {
             Ok::<_, PyErr>((build(one, address)?, build(other_end, other)?))
         });
         let (one, other) = ends?;
-        Ok((Stack(Here::new(one)), Stack(Here::new(other))))
+        Ok((Stack::of(one), Stack::of(other)))
     }
 
     /// Connects to "tcp://host:port"; timeout is in seconds, of the connection's every call, as of onecopy.connect. source_address is where from: an
@@ -110,12 +125,12 @@ impl Stack {
         source_address: Option<&str>,
     ) -> PyResult<Connection> {
         let (limit, mut last) = (call::limit(timeout)?, None);
-        let stack = self.0.get().map_err(failed)?;
+        let stack = self.stack.get().map_err(failed)?;
         let source = source_address.map(|source| hosts(py, "tcp", source)).transpose()?.map(|all| all[0]);
         for address in hosts(py, "tcp", address)? {
             let mut begun = None;
             let done = call::waiting(py, limit, || {
-                on_stack::Stream::connect(stack, source, address, limit, &mut begun)
+                on_stack::Stream::connect(stack, &self.pages, source, address, limit, &mut begun)
             });
             match done {
                 Ok(stream) => return Connection::with_timeout(Transport::OnStack(stream), limit),
@@ -128,48 +143,54 @@ impl Stack {
     /// Listens at "tcp://host:port": an address of the stack's, or 0.0.0.0 for any; port 0 is a free one, see Listener.address.
     #[pyo3(signature = (address, *, backlog = None))]
     fn listen(&self, py: Python<'_>, address: &str, backlog: Option<u32>) -> PyResult<Listener> {
-        let stack = self.0.get().map_err(failed)?;
+        let stack = self.stack.get().map_err(failed)?;
         let address = hosts(py, "tcp", address)?[0];
-        Ok(Listener::on_stack(on_stack::Listener::bind(stack, address, backlog).map_err(failed)?))
+        Ok(Listener::on_stack(
+            on_stack::Listener::bind(stack, &self.pages, address, backlog).map_err(failed)?,
+        ))
     }
 
     /// A socket of datagrams at "udp://host:port": an address of the stack's, or 0.0.0.0 for any; port 0 is a free one, see UdpSocket.address.
     #[pyo3(signature = (address = "udp://0.0.0.0:0", *, timeout = None))]
     fn udp(&self, py: Python<'_>, address: &str, timeout: Option<f64>) -> PyResult<UdpSocket> {
-        UdpSocket::bind(self.0.get().map_err(failed)?, hosts(py, "udp", address)?[0], call::limit(timeout)?)
+        UdpSocket::bind(
+            self.stack.get().map_err(failed)?,
+            hosts(py, "udp", address)?[0],
+            call::limit(timeout)?,
+        )
     }
 
     /// Has so many receive queues; there is one, if this is not called. OSError (EINVAL) where one that would go is bound or has flows steered to it.
     fn set_queues(&self, py: Python<'_>, count: u32) -> PyResult<()> {
-        let stack = self.0.get().map_err(failed)?;
+        let stack = self.stack.get().map_err(failed)?;
         py.detach(|| stack.set_queues(count)).map_err(failed)
     }
 
     /// How many receive queues there are.
     #[getter]
     fn queues(&self, py: Python<'_>) -> PyResult<u32> {
-        let stack = self.0.get().map_err(failed)?;
+        let stack = self.stack.get().map_err(failed)?;
         Ok(py.detach(|| stack.queues()))
     }
 
     /// Has TCP's flows to "tcp://host:port", an address of the stack's or 0.0.0.0 for any, come to a queue; all others go to those that are not bound. OSError (ERANGE)
     /// where there is no such queue.
     fn steer(&self, py: Python<'_>, address: &str, queue: u32) -> PyResult<()> {
-        let stack = self.0.get().map_err(failed)?;
+        let stack = self.stack.get().map_err(failed)?;
         let address = hosts(py, "tcp", address)?[0];
         py.detach(|| stack.steer(address, queue)).map_err(failed)
     }
 
     /// Takes that back. Returns whether there was such a rule.
     fn unsteer(&self, py: Python<'_>, address: &str) -> PyResult<bool> {
-        let stack = self.0.get().map_err(failed)?;
+        let stack = self.stack.get().map_err(failed)?;
         let address = hosts(py, "tcp", address)?[0];
         Ok(py.detach(|| stack.unsteer(address)))
     }
 
     /// What came to a queue, by name; None where there is no such queue.
     fn queue_stats<'py>(&self, py: Python<'py>, queue: u32) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let stack = self.0.get().map_err(failed)?;
+        let stack = self.stack.get().map_err(failed)?;
         let Some(counts) = py.detach(|| stack.queue_stats(queue)) else { return Ok(None) };
         let stats = PyDict::new(py);
         for (name, count) in counts.each() {
@@ -183,14 +204,14 @@ impl Stack {
     ///
     /// OSError as of the kernel's bind-rx: EINVAL without queues, for less than 64 KiB, and where no queue would be left for other flows; ERANGE; EEXIST.
     fn bind_rx(&self, py: Python<'_>, memory: &DeviceMemory, queues: Vec<u32>) -> PyResult<Binding> {
-        let (stack, memory) = (self.0.get().map_err(failed)?, memory.memory()?);
+        let (stack, memory) = (self.stack.get().map_err(failed)?, memory.memory()?);
         py.detach(|| stack.bind_rx(memory, &queues)).map(Binding::of).map_err(failed)
     }
 
     /// Who carries its bytes: "stack", or "kernel".
     #[getter]
     fn carrier(&self) -> PyResult<&'static str> {
-        Ok(match self.0.get().map_err(failed)?.carrier() {
+        Ok(match self.stack.get().map_err(failed)?.carrier() {
             Carrier::Kernel => "kernel",
             _ => "stack",
         })
@@ -199,7 +220,7 @@ impl Stack {
     /// Its addresses, as "10.0.0.2/24"; none where the kernel carries its bytes.
     #[getter]
     fn addresses(&self) -> PyResult<Vec<String>> {
-        let stack = self.0.get().map_err(failed)?;
+        let stack = self.stack.get().map_err(failed)?;
         Ok(stack.addresses().iter().map(ToString::to_string).collect())
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::dlpack::{self, DataType, Export, Shape};
 use crate::held::{Held, Pinned};
-use crate::view::View;
+use crate::view::{View, released};
 
 /// Received bytes with a shape and a type, for numpy.from_dlpack and torch.from_dlpack. Read-only.
 #[pyclass(frozen, module = "onecopy")]
@@ -55,24 +55,23 @@ fn data_type(dtype: &Bound<'_, PyAny>) -> PyResult<(&'static str, DataType)> {
     Ok((name, DataType::new(*code, *bits)))
 }
 
-/// Bytes of a tensor of this shape and type, and of one element.
-pub fn size(shape: &[i64], dtype: &Bound<'_, PyAny>) -> PyResult<(usize, usize)> {
+/// Bytes of a tensor of this shape and type.
+pub fn size(shape: &[i64], dtype: &Bound<'_, PyAny>) -> PyResult<usize> {
     let (_, kind) = data_type(dtype)?;
     let elements = shape.iter().try_fold(1usize, |n, len| n.checked_mul(usize::try_from(*len).ok()?));
-    elements
-        .and_then(|n| n.checked_mul(kind.bytes()))
-        .filter(|n| isize::try_from(*n).is_ok())
-        .map(|n| (n, kind.bytes()))
-        .ok_or_else(|| {
+    elements.and_then(|n| n.checked_mul(kind.bytes())).filter(|n| isize::try_from(*n).is_ok()).ok_or_else(
+        || {
             PyValueError::new_err(format!(
                 "{shape:?} is no shape: lengths are 0 or more, and fit into memory"
             ))
-        })
+        },
+    )
 }
 
 impl Tensor {
-    pub fn of(held: Arc<Held>, shape: Vec<i64>, dtype: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-        let (bytes, _) = size(&shape, dtype)?;
+    /// A tensor of these bytes; of a copy, where they are not aligned for its type.
+    pub fn of(held: &Arc<Held>, shape: Vec<i64>, dtype: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+        let bytes = size(&shape, dtype)?;
         let (dtype, kind) = data_type(dtype)?;
         if bytes != held.len {
             return Err(PyValueError::new_err(format!(
@@ -80,6 +79,8 @@ impl Tensor {
                 held.len
             )));
         }
+        // (Complex numbers are two elements.)
+        let held = held.aligned(kind.bytes().min(8)).ok_or_else(released)?;
         Ok(Tensor { held, shape: Shape::new(shape), kind, dtype })
     }
 }
@@ -153,8 +154,7 @@ impl Tensor {
                 "the bytes are read-only, which only DLPack 1.0 can say: take a newer numpy or torch, or numpy.frombuffer(tensor.view)",
             ));
         }
-        let pinned = Pinned::of(&self.held)
-            .ok_or_else(|| PyValueError::new_err("the bytes were released: they went back to the sender"))?;
+        let pinned = Pinned::of(&self.held).ok_or_else(released)?;
         let export = Export {
             at: pinned.region.at.cast(),
             device: (dlpack::CPU, 0),

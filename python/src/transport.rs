@@ -10,7 +10,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::call::{DONTWAIT, Failure};
-use crate::on_stack;
+use crate::on_stack::{self, Here};
+use crate::pages::Lodger;
 
 /// A socket.
 pub enum Transport {
@@ -32,10 +33,12 @@ pub struct Moved {
 /// What was received, where it lies.
 pub enum Data {
     Place(View),
+    /// In pages of a stack.
+    Pages(Here<Lodger>),
     Own(Vec<u8>),
 }
 
-/// The most that one borrow of kernel TCP takes, in bytes: there a borrow is a buffer of its own.
+/// The most that one borrow of TCP takes, in bytes: of the kernel's a borrow is a buffer of its own.
 const PIECE: usize = 256 << 10;
 
 type Result<T> = std::result::Result<T, Failure>;
@@ -125,7 +128,8 @@ impl Transport {
         Ok(received)
     }
 
-    pub fn borrow(&self, max: usize, dont_wait: bool) -> Result<Data> {
+    /// Receives where the bytes lie; to `look` at them, in one piece if that is worth it.
+    pub fn borrow(&self, max: usize, dont_wait: bool, look: bool) -> Result<Data> {
         let mut flags = RecvFlags::empty();
         flags.set(RecvFlags::DONTWAIT, dont_wait);
         match self {
@@ -135,7 +139,8 @@ impl Transport {
                 whole(flags)?;
                 Ok(Data::Place(view))
             }
-            Transport::Tcp(..) | Transport::OnStack(_) => {
+            Transport::OnStack(stream) => stream.borrow(max.min(PIECE), dont_wait, look),
+            Transport::Tcp(..) => {
                 let mut bytes = vec![0; max.min(PIECE)];
                 let received = self.recv(&mut bytes, dont_wait, false)?;
                 bytes.truncate(received);

@@ -17,7 +17,7 @@ pub struct View {
     pub held: Arc<Held>,
 }
 
-fn released() -> PyErr {
+pub fn released() -> PyErr {
     PyValueError::new_err("the view was released: its bytes went back to the sender")
 }
 
@@ -42,7 +42,7 @@ impl View {
         format!("<onecopy.View of {} bytes, {place}>", self.held.len)
     }
 
-    /// Whether the bytes lie in the memory that the peer wrote to: False once they were copied out.
+    /// Whether the bytes lie in the memory that the peer wrote to, or in pages of a stack: False once they were copied out.
     #[getter]
     fn in_place(&self) -> bool {
         self.held.in_place()
@@ -63,10 +63,10 @@ impl View {
         self.tobytes(py)
     }
 
-    /// The bytes as a tensor of this shape and type, without a copy.
+    /// The bytes as a tensor of this shape and type: without a copy, where they are aligned for the type (stats() count those that were not).
     #[pyo3(signature = (shape, dtype))]
     fn as_tensor(&self, shape: Vec<i64>, dtype: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-        Tensor::of(Arc::clone(&self.held), shape, dtype)
+        Tensor::of(&self.held, shape, dtype)
     }
 
     /// Gives the bytes back to the sender. BufferError while a memoryview, an array or a tensor still looks at them.

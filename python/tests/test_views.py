@@ -298,6 +298,73 @@ def test_a_tensor_says_what_it_is() -> None:
         tensor.__dlpack__(max_version=(1, 0))
 
 
+def test_a_tensor_of_bytes_that_are_not_aligned_is_a_counted_copy() -> None:
+    one, other = onecopy.pair()
+    one.send(b"x" + PATTERN[:160])
+    assert other.recv(1) == b"x"
+    view = other.recv_borrowed(80)
+    odd = view.as_tensor((10,), "float64")
+    assert view.in_place and not odd.in_place and bytes(odd.view) == PATTERN[:80]
+    assert other.stats()["tensors_unaligned"] == 1
+    received = other.recv(shape=(10,), dtype="float64")
+    assert not received.in_place and bytes(received.view) == PATTERN[80:160]
+    assert other.stats()["tensors_unaligned"] == 2 and other.stats()["user_copied_out"] == 1 + 160
+    # Bytes need no alignment, and what is only of them is in place.
+    one.send(PATTERN[:10])
+    assert other.recv_borrowed().as_tensor((10,), "uint8").in_place
+    assert other.stats()["tensors_unaligned"] == 2
+    # Looked at when it was released, it is none.
+    view.release()
+    for kind, length in (("uint8", 80), ("float64", 10)):
+        with pytest.raises(ValueError, match="released"):
+            view.as_tensor((length,), kind).__dlpack__(max_version=(1, 0))
+
+
+def test_who_pads_messages_sends_aligned_tensors(address: str) -> None:
+    """Also behind messages that went over the kernel, before both sides shared memory."""
+    with onecopy.listen(address) as listener, onecopy.connect(address) as client, listener.accept() as server:
+        for _ in range(3):
+            client.sendall(b"request".ljust(8))
+            assert server.recv(8) == b"request "
+            server.sendall(b"its answer".ljust(16) + PATTERN[:800])
+            assert client.recv(16).strip() == b"its answer"
+            tensor = client.recv(shape=(100,), dtype="float64")
+            assert bytes(tensor.view) == PATTERN[:800]
+        assert tensor.in_place and client.stats()["tensors_unaligned"] == 0
+
+
+LENDER = os.environ.get("ONECOPY_LENDER")
+
+
+@pytest.mark.skipif(LENDER is None, reason="ONECOPY_LENDER does not name the test's peer")
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_pages_that_are_lent_are_in_place_and_go_home_when_they_are_needed(address: str, looked_at: bool) -> None:
+    assert LENDER is not None
+    size, frames = 64 << 10, 20
+    with onecopy.listen(address) as listener:
+        with subprocess.Popen([LENDER, address, str(frames)]) as lender:
+            listener.settimeout(60)
+            conn = listener.accept()
+            conn.settimeout(60)
+            conn.sendall(b"!")
+            kept: list[tuple[onecopy.View, memoryview | None]] = []
+            # The lender has three pages: who keeps three has to copy out before the next one comes.
+            while len(kept) < frames:
+                view = conn.recv_borrowed(size)
+                assert view.in_place and len(view) == size
+                kept.append((view, memoryview(view) if looked_at else None))
+            assert conn.stats()["views_copied_out"] >= frames - 3
+            for number, (view, memory) in enumerate(kept):
+                assert bytes(view) == bytes([number]) * size
+                assert memory is None or bytes(memory) == bytes([number]) * size
+            # A tensor of a lent page.
+            assert kept[-1][0].as_tensor((size // 8,), "int64").shape == (size // 8,)
+            kept.clear()
+            del view, memory
+            gc.collect()
+            assert lender.wait(60) == 0
+
+
 def test_wrong_tensors_are_refused() -> None:
     one, other = onecopy.pair(records=True)
     one.send(PATTERN)

@@ -20,7 +20,8 @@ pub fn run() -> Result<Outcome> {
     }
     let packages = ["onecopy-python", "onecopy-cli", "onecopy-cuda-stand-in"];
     let packages = packages.iter().flat_map(|package| ["--package", package]);
-    sh(command("cargo", ["build", "--quiet"]).args(packages))?;
+    sh(command("cargo", ["build", "--quiet", "--lib", "--bins"]).args(packages))?;
+    sh(&mut command("cargo", ["build", "--quiet", "--package", "onecopy-python", "--examples"]))?;
     let at = shell::target().join("python");
     lay_out(&at)?;
     // The package is what was built here, not one that is installed elsewhere.
@@ -28,6 +29,7 @@ pub fn run() -> Result<Outcome> {
         let mut python = command("timeout", ["--kill-after=5", LIMIT, "python3", "-B"]);
         python.args(args).current_dir(&at).env("PYTHONPATH", &at);
         python.env("ONECOPY", shell::target().join("debug/onecopy"));
+        python.env("ONECOPY_LENDER", shell::target().join("debug/examples/onecopy-lender"));
         let stand_in = shell::target().join("debug/libonecopy_cuda_stand_in.so");
         python.env("ONECOPY_STAND_IN_LIBRARY", stand_in);
         python

@@ -15,6 +15,7 @@ mod link;
 mod packet;
 pub mod pair;
 pub mod pcap;
+mod registered;
 pub mod rx;
 mod sink;
 mod stacked;

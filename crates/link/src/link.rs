@@ -1,6 +1,7 @@
 //! What a link is.
 
 use crate::packet::Packet;
+use crate::rx::{Queues, Sorted};
 
 /// Where packets leave, and where they arrive.
 ///
@@ -28,6 +29,12 @@ pub trait Link {
     /// The next packet that has arrived; `None` when there is none.
     fn receive(&mut self, now_ns: u64) -> Option<Packet>;
 
+    /// As [`Link::receive`], for who sorts what has arrived by `queues`. A link that can puts payload that belongs in the memory of one of them
+    /// there itself.
+    fn receive_sorted(&mut self, now_ns: u64, queues: &mut Queues) -> Option<Sorted> {
+        self.receive(now_ns).map(|packet| queues.sort(packet))
+    }
+
     /// When [`Link::receive`] gives a packet again, or [`Link::room`] more than none; `None` when nobody knows: no packet is on its way,
     /// or only a descriptor tells.
     fn deadline(&self) -> Option<u64>;
@@ -45,6 +52,9 @@ impl<L: Link + ?Sized> Link for &mut L {
     }
     fn receive(&mut self, now_ns: u64) -> Option<Packet> {
         (**self).receive(now_ns)
+    }
+    fn receive_sorted(&mut self, now_ns: u64, queues: &mut Queues) -> Option<Sorted> {
+        (**self).receive_sorted(now_ns, queues)
     }
     fn deadline(&self) -> Option<u64> {
         (**self).deadline()

@@ -24,6 +24,11 @@ pub trait Port: Link + AsFd + Send {
         false
     }
 
+    /// Whether it puts payload into a device's memory itself, where it can ([`Link::receive_sorted`]).
+    fn lands_device(&self) -> bool {
+        false
+    }
+
     /// What it has counted, each with its name; nothing, if it does not count.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
@@ -36,6 +41,10 @@ impl Port for Tap {
     }
 
     fn splits_headers(&self) -> bool {
+        true
+    }
+
+    fn lands_device(&self) -> bool {
         true
     }
 

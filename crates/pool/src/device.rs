@@ -8,6 +8,7 @@ use crate::pool::{Monitor, PagePool};
 use crate::provider::{CopyError, MemoryProvider, Opaque};
 use crate::{DeviceId, Stats};
 use onecopy_sync::Mutex;
+use rustix::fd::OwnedFd;
 use std::fmt;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -55,6 +56,12 @@ pub trait Device: MemoryProvider {
         Ok(())
     }
 
+    /// A file that its memory is, place by place, so that the kernel can put bytes there without a copy by the device. Who asks maps it for no
+    /// longer than it takes to register the pages with the kernel: no address of it is left then. None where there is no such file.
+    fn file(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
+
     /// What it has copied so.
     fn copied(&self) -> Copied;
 }
@@ -94,6 +101,10 @@ struct Owned {
     page_len: u32,
 }
 
+/// Pages of [`DeviceMemory::opaque`] that wait for their next use behind each other, so that few are in turn: it is the host's memory after all,
+/// and the caches keep so many.
+const WAITING: u32 = 128;
+
 impl DeviceMemory {
     /// `pages` pages of 4 KiB behind [`Opaque`], the stand-in for a device on machines without one.
     ///
@@ -101,7 +112,7 @@ impl DeviceMemory {
     ///
     /// [`OpenError`].
     pub fn opaque(pages: u32, device: DeviceId) -> Result<DeviceMemory, OpenError> {
-        DeviceMemory::new(PoolConfig::new().limit(pages), Opaque::new(device))
+        DeviceMemory::new(PoolConfig::new().limit(pages).ring(WAITING), Opaque::new(device))
     }
 
     /// The memory of `device`, which is no other pool's yet.
@@ -137,6 +148,13 @@ impl DeviceMemory {
             parts.push(pages.alloc_piece((len % each) as u32)?.into());
         }
         Ok(parts)
+    }
+
+    /// Takes parts back that were drawn and not used: whole pages go out again as the first ones.
+    pub fn give_back(&self, parts: Vec<Part>) {
+        let pages = self.of.pages.lock();
+        // The last of them goes out first.
+        parts.into_iter().rev().for_each(|part| pages.recycle(part.into_page()));
     }
 
     /// All of its pages, in order: page `i` lies at `i` times [`DeviceMemory::page_len`].
@@ -188,6 +206,11 @@ impl DeviceMemory {
     /// As [`Device::settle`].
     pub fn settle(&self) -> Result<(), CopyError> {
         self.of.device.settle()
+    }
+
+    /// As [`Device::file`].
+    pub fn file(&self) -> Option<Arc<OwnedFd>> {
+        self.of.device.file()
     }
 
     /// Copies what lies at place `at` to `into`.

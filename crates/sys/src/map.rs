@@ -63,6 +63,41 @@ impl Mapping {
         Ok(Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len, writable: true })
     }
 
+    /// Maps `front` bytes of fresh memory, a whole number of pages, and right behind them the first `len` bytes of `fd`: one range, for
+    /// whoever takes but one (io_uring_register_buffers(3)).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mapping::new`].
+    pub fn fronted(fd: impl AsFd, front: usize, len: usize) -> io::Result<Mapping> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let whole = front.checked_add(len).ok_or(io::Errno::NOMEM)?;
+        let fresh = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing. No file behind it can shrink.
+        let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), whole, protection, fresh)? };
+        let mapping =
+            Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len: whole, writable: true };
+        // SAFETY: it replaces the end of the mapping that was just made, which nobody has a view of.
+        unsafe {
+            let behind = mapping.base.as_ptr().add(front).cast();
+            rustix::mm::mmap(behind, len, protection, MapFlags::SHARED | MapFlags::FIXED, fd, 0)?;
+        }
+        Ok(mapping)
+    }
+
+    /// Unmaps all but the first `len` bytes, a whole number of pages and not none.
+    ///
+    /// # Errors
+    ///
+    /// What munmap(2) says; then nothing is left of it.
+    pub fn cut(mut self, len: usize) -> io::Result<Mapping> {
+        assert!(0 < len && len < self.len, "a part of it stays");
+        // SAFETY: the end of what this mapping has. No view of it is left, since views borrow it.
+        unsafe { rustix::mm::munmap(self.base.as_ptr().add(len).cast(), self.len - len)? };
+        self.len = len;
+        Ok(self)
+    }
+
     fn with(fd: impl AsFd, len: usize, writable: bool, flags: MapFlags) -> io::Result<Mapping> {
         let write = if writable { ProtFlags::WRITE } else { ProtFlags::empty() };
         // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing.

@@ -11,6 +11,7 @@
 //! | `table` | requests under way, and what they own |
 //! | `message` | where a send's bytes lie, in the shape of sendmsg(2) |
 //! | `buffers` | pages that wait for what is received (io_uring_register_buf_ring(3)) |
+//! | `unmapped` | [`Unmapped`]: packets into memory that nothing maps |
 //! | [`zcrx`] | whether a device's queue receives into memory of ours |
 //! | `event` | [`Event`]: what has happened |
 //! | `refused` | [`Refused`]: why there is no ring, and what to do |
@@ -23,9 +24,11 @@ mod refused;
 mod ring;
 pub mod storage;
 mod table;
+mod unmapped;
 pub mod zcrx;
 
 pub use event::{End, Event, Usage};
 pub use refused::Refused;
 pub use ring::{Config, Counters, Ring, Send};
 pub use table::Key;
+pub use unmapped::{MOST_PLACES, Unmapped};

@@ -1,7 +1,7 @@
 //! Why there is no ring.
 
 use rustix::io::Errno;
-use std::fmt;
+use std::{fmt, io};
 
 /// Why there is no ring, and what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub enum Refused {
     Lacks(&'static str, &'static str),
     /// The pages for what is received could not be given to the kernel.
     Buffers(Errno),
+    /// Memory could not be registered.
+    Registered(Errno),
     /// There is no memory for pages.
     NoMemory,
 }
@@ -21,7 +23,7 @@ impl Refused {
     /// The errno that says it best.
     pub fn errno(self) -> Errno {
         match self {
-            Refused::Setup(errno) | Refused::Buffers(errno) => errno,
+            Refused::Setup(errno) | Refused::Buffers(errno) | Refused::Registered(errno) => errno,
             Refused::Lacks(..) => Errno::OPNOTSUPP,
             Refused::NoMemory => Errno::NOMEM,
         }
@@ -48,9 +50,20 @@ impl fmt::Display for Refused {
                 f,
                 "io_uring takes no pages to receive into: {errno}; Linux 5.19 and later do (io_uring_register_buf_ring(3))"
             ),
+            Refused::Registered(Errno::FAULT) => {
+                f.write_str("io_uring registers at most 1 GiB as one buffer; give less memory")
+            }
+            Refused::Registered(errno) => {
+                write!(f, "io_uring cannot register the memory: {errno}; raise RLIMIT_MEMLOCK")
+            }
             Refused::NoMemory => f.write_str("there is no memory for pages; free some"),
         }
     }
 }
 
 impl std::error::Error for Refused {}
+
+/// What the kernel said.
+pub(crate) fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}

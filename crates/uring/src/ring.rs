@@ -6,7 +6,7 @@
 use crate::buffers::Buffers;
 use crate::event::{End, Event, Usage};
 use crate::message::{MAX_PARTS, Message};
-use crate::refused::Refused;
+use crate::refused::{Refused, errno};
 use crate::table::{Key, Request, Sending, Table, Work};
 use io_uring::squeue::Entry;
 use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
@@ -507,8 +507,4 @@ fn setup(entries: u32) -> Result<IoUring, Errno> {
         }
         made => made.map_err(|error| errno(&error)),
     }
-}
-
-fn errno(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }

@@ -3,12 +3,12 @@
 //! It takes a driver whose queues receive into memory of others, and whose device splits headers from payload. None of the machines that this
 //! was written on has one: [`Zcrx::register`] is what there is, so that its refusals are the kernel's own.
 
+use crate::refused::errno;
 use io_uring::types::{IORING_MEM_REGION_TYPE_USER, io_uring_zcrx_rqe};
 use io_uring::types::{io_uring_region_desc, io_uring_zcrx_area_reg, io_uring_zcrx_ifq_reg};
 use io_uring::{IoUring, cqueue, squeue};
 use onecopy_sys::map::Mapping;
 use rustix::io::Errno;
-use std::io;
 use std::mem::ManuallyDrop;
 
 /// Bytes of a page of the kernel's, at most: regions and areas are whole ones.
@@ -85,10 +85,6 @@ impl Drop for Zcrx {
             ManuallyDrop::drop(&mut self.region);
         }
     }
-}
-
-fn errno(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

@@ -89,11 +89,12 @@ pub fn over_pair(job: &Value) -> Result<Value> {
 fn says(stack: &Stack) -> String {
     match stack.queue_stats(1) {
         Some(stats) if stats.placed > 0 => format!(
-            "{} bytes placed in {} packets of {} bytes, {:.3} s/GB for that, {} dropped for want of a page",
+            "{} bytes placed in {} packets of {} bytes, {:.1} % of them landed there, {:.3} s/GB for the others, {} dropped for want of a page",
             stats.placed_bytes,
             stats.placed,
             stats.placed_bytes / stats.placed,
-            stats.placing_ns as f64 / stats.placed_bytes as f64,
+            100.0 * stats.landed_bytes as f64 / stats.placed_bytes as f64,
+            stats.placing_ns as f64 / (stats.placed_bytes - stats.landed_bytes).max(1) as f64,
             stats.starved
         ),
         _ => "nothing placed".to_owned(),

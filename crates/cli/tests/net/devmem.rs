@@ -26,11 +26,13 @@ fn all_by_reference(received: &Value, bytes: u64) {
     assert_eq!(number(received, "tokens_given_back"), number(received, "fragments"), "{received}");
     assert!(number(received, "fragments") > 0 && number(received, "give_back_calls") > 0, "{received}");
     assert_eq!((number(received, "user_copied"), number(received, "referenced")), (0, bytes), "{received}");
-    let placed: u64 =
-        received["queues"].as_array().unwrap().iter().map(|queue| number(queue, "placed_bytes")).sum();
+    let of = |name| -> u64 {
+        received["queues"].as_array().unwrap().iter().map(|queue| number(queue, name)).sum()
+    };
+    let (placed, landed) = (of("placed_bytes"), of("landed_bytes"));
     assert!(placed >= bytes, "{received}");
-    // The device's own count says the same.
-    assert_eq!(number(&received["device_copied"], "into"), placed, "{received}");
+    // The device's own count says the same: what the kernel put there itself it did not copy.
+    assert_eq!(number(&received["device_copied"], "into"), placed - landed, "{received}");
 }
 
 #[test]
@@ -44,8 +46,9 @@ fn from_one_devices_memory_to_anothers_in_one_process() {
         let (received, sent) = (&report["received"], &report["sent"]);
         all_by_reference(received, len);
         assert_eq!((number(received, "validated"), number(received, "wrong")), (len, 0), "{report}");
-        // Two copies of the kernel's by the cable, and one to the device; whoever compares reads it back.
-        assert_eq!(number(received, "kernel_copied") % len, 0, "{report}");
+        // One copy of the kernel's out of the cable, and one to the device of what did not land there; whoever compares reads it back.
+        let copied = number(received, "kernel_copied");
+        assert!((len..=2 * len).contains(&copied), "{report}");
         assert_eq!(number(&received["device_copied"], "out"), len, "{report}");
         assert_eq!((number(sent, "bytes"), number(sent, "user_copied")), (len, 0), "{report}");
         assert_eq!(number(sent, "completed"), number(sent, "sends"), "{report}");
@@ -126,8 +129,9 @@ fn the_kernel_sends_the_pattern_into_device_memory() {
     let received = &report["received"];
     all_by_reference(received, len as u64);
     assert_eq!((number(received, "validated"), number(received, "wrong")), (len as u64, 0), "{report}");
-    // From the kernel to a page of the host's, and from there to the device.
-    assert_eq!(number(received, "kernel_copied"), 2 * len as u64, "{report}");
+    // From the kernel to a page of the host's, and from there to the device; or there at once.
+    let copied = number(received, "kernel_copied");
+    assert!((len as u64..=2 * len as u64).contains(&copied), "{report}");
     assert_eq!(received["queues"].as_array().unwrap().len(), 2);
 }
 

@@ -38,7 +38,7 @@ impl Bound {
         while let Some(packet) = self.net.b.link.receive(now) {
             match self.queues.sort(packet) {
                 Sorted::Plain(packet) => self.net.b.stack.receive(now, packet),
-                Sorted::Bound(_, packet) => {
+                Sorted::Bound(_, packet) | Sorted::Landed(_, packet) => {
                     self.net.b.stack.set_room(now, self.room, self.memory.free());
                     self.net.b.stack.receive_in(now, packet, self.room);
                 }

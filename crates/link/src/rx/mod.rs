@@ -2,19 +2,23 @@
 //!
 //! As a card with several queues does it (Documentation/networking/devmem.rst): flows that a rule names come to the rule's queue (ethtool's
 //! ntuple filters), all others are spread over the queues that no memory is bound to (RSS). Payload that comes to a bound queue is
-//! placed in that memory; its headers stay in the host's, and so does what is no TCP, or could not be split. A queue is bound, unbound and
+//! placed in that memory, if the link has not put it there itself; its headers stay in the host's, and so does what is no TCP, or could not be split. A queue is bound, unbound and
 //! restarted by itself, without any other, or the link, noticing it.
 //!
 //! These queues lie behind one link. What a queue of its own of the card's would be (a descriptor of a TAP each) is not split yet: one thread takes
 //! packets from all of them.
 
 mod flow;
+mod foresight;
 mod place;
 
 use crate::counters;
 use crate::link::Medium;
 use crate::packet::Packet;
-use flow::flow;
+use crate::registered::Registered;
+use flow::{Flow, flow};
+use foresight::{Expected, Foresight, LEAST};
+use onecopy_chain::Checksum;
 use onecopy_chain::notify::Fate;
 use onecopy_pool::DeviceMemory;
 use place::{NotPlaced, place};
@@ -31,8 +35,12 @@ counters! {
         bytes,
         /// Packets whose payload was placed in the memory that is bound.
         placed,
-        /// Bytes that were placed: each copied once, by the kernel or the device, from the page that it landed in.
+        /// Bytes that were placed: each copied once, by the kernel or the device, from the page that it landed in, but for these:
         placed_bytes,
+        /// Of the packets that were placed, those whose payload the link put into the memory itself.
+        landed,
+        /// Their bytes of payload: nobody copied them after that.
+        landed_bytes,
         /// Nanoseconds that the thread which receives spent on these copies.
         placing_ns,
         /// Packets with payload that stayed in the host's memory, though memory is bound: their headers could not be split off.
@@ -144,6 +152,8 @@ pub enum Sorted {
     Plain(Packet),
     /// This queue, to which memory is bound: the payload, if there is any, lies there, but for what could not be split.
     Bound(u32, Packet),
+    /// The same, and the link itself put the payload into the memory: it was copied nowhere after that.
+    Landed(u32, Packet),
     /// Nowhere: it was dropped, and counted. `starved`: for want of a page.
     Dropped {
         /// The queue.
@@ -162,6 +172,9 @@ pub struct Queues {
     /// Queues over which flows are spread: those that are not bound.
     spread: Vec<u32>,
     split: bool,
+    /// Bound memory that a link can put payload into itself.
+    registered: Vec<Registered>,
+    foresight: Foresight,
 }
 
 /// The only size that a page of bound memory may have.
@@ -170,7 +183,15 @@ const PAGE: u32 = 4096;
 impl Queues {
     /// One queue, to which all comes.
     pub fn new(medium: Medium) -> Queues {
-        Queues { medium, list: vec![Queue::default()], rules: Vec::new(), spread: vec![0], split: true }
+        Queues {
+            medium,
+            list: vec![Queue::default()],
+            rules: Vec::new(),
+            spread: vec![0],
+            split: true,
+            registered: Vec::new(),
+            foresight: Foresight::default(),
+        }
     }
 
     /// How many there are.
@@ -299,7 +320,21 @@ impl Queues {
                 queue.stats.restarts += 1;
             }
         }
+        let is_bound = |memory: &DeviceMemory| {
+            self.list.iter().any(|queue| queue.memory.as_ref().is_some_and(|bound| bound.id() == memory.id()))
+        };
+        self.registered.retain(|registered| is_bound(registered.memory()));
         self.respread();
+    }
+
+    /// Has the link put payload into `memory`, which is bound, itself where it can ([`Link::receive_sorted`](crate::Link::receive_sorted)). Returns
+    /// whether: not where the memory is no file ([`Device::file`](onecopy_pool::Device::file)), nor where io_uring does not register it
+    /// ([`Unmapped`](onecopy_uring::Unmapped)). All its pages are there from then on, and stay as long as it is bound.
+    pub fn land(&mut self, memory: &DeviceMemory) -> bool {
+        if self.registered.iter().all(|registered| registered.id() != memory.id()) {
+            self.registered.extend(Registered::new(memory).ok().flatten());
+        }
+        self.registered.iter().any(|registered| registered.id() == memory.id())
     }
 
     fn respread(&mut self) {
@@ -317,9 +352,8 @@ impl Queues {
         self.list.get(queue as usize).map(|queue| &queue.stats)
     }
 
-    /// Sees to it that `packet`, which has just been received, lies where its queue says.
-    pub fn sort(&mut self, mut packet: Packet) -> Sorted {
-        let flow = flow(&packet, self.medium);
+    /// To which queue a flow comes, or what is none.
+    fn number(&self, flow: Option<&Flow>) -> u32 {
         let ruled = flow.and_then(|flow| {
             let matches = |rule: &&Rule| {
                 let (of, to) = (rule.to, flow.to);
@@ -328,10 +362,20 @@ impl Queues {
             };
             self.rules.iter().find(matches).map(|rule| rule.queue)
         });
-        let number = ruled.unwrap_or_else(|| {
-            let hash = flow.map_or(0, |flow| flow.hash()) as usize;
+        ruled.unwrap_or_else(|| {
+            let hash = flow.map_or(0, Flow::hash) as usize;
             self.spread.get(hash % self.spread.len().max(1)).copied().unwrap_or(0)
-        });
+        })
+    }
+
+    /// Sees to it that `packet`, which has just been received, lies where its queue says.
+    pub fn sort(&mut self, mut packet: Packet) -> Sorted {
+        let flow = flow(&packet, self.medium);
+        let number = self.number(flow.as_ref());
+        if !self.registered.is_empty() {
+            let len = packet.payload().payload().len();
+            self.foresight.came(self.expected(number, flow.as_ref(), &packet, len), len);
+        }
         let Some(queue) = self.list.get_mut(number as usize) else { return Sorted::Plain(packet) };
         queue.stats.packets += 1;
         queue.stats.bytes += packet.len() as u64;
@@ -368,5 +412,51 @@ impl Queues {
                 Sorted::Dropped { queue: number, starved }
             }
         }
+    }
+
+    /// Where the payload of a packet of that queue could have been put before it was known: `len` bytes behind its headers, which are all there, with
+    /// nothing behind them, and whose sum need not be taken.
+    fn expected(&self, number: u32, flow: Option<&Flow>, packet: &Packet, len: usize) -> Option<Expected> {
+        let (flow, headers) = (flow?, packet.head().len());
+        let memory = self.list.get(number as usize)?.memory.as_ref()?.id();
+        let fits = flow.headers == headers && headers + len <= flow.whole && len >= LEAST;
+        let known = packet.checksum() != Checksum::None;
+        let lands = fits && known && self.registered.iter().any(|registered| registered.id() == memory);
+        lands.then_some(Expected { memory, headers })
+    }
+
+    /// Where the next packet's payload most likely belongs, and how long its headers are.
+    pub(crate) fn foreseen(&mut self) -> Option<(&mut Registered, usize)> {
+        let Expected { memory, headers } = self.foresight.next()?;
+        let registered = self.registered.iter_mut().find(|registered| registered.id() == memory)?;
+        Some((registered, headers))
+    }
+
+    /// Whether `len` bytes of payload belong where they were put as was foreseen, if these are their packet's headers: the queue.
+    pub(crate) fn lands(&self, packet: &Packet, len: usize) -> Option<u32> {
+        let flow = flow(packet, self.medium);
+        let number = self.number(flow.as_ref());
+        let expected = self.expected(number, flow.as_ref(), packet, len)?;
+        (self.foresight.next() == Some(expected)).then_some(number)
+    }
+
+    /// A packet whose payload belongs where it was put ([`Queues::lands`]).
+    pub(crate) fn landed(&mut self, number: u32, packet: Packet) -> Sorted {
+        let len = packet.payload().payload().len();
+        self.foresight.came(self.foresight.next(), len);
+        if let Some(Queue { stats, .. }) = self.list.get_mut(number as usize) {
+            stats.packets += 1;
+            stats.bytes += packet.len() as u64;
+            stats.placed += 1;
+            stats.placed_bytes += len as u64;
+            stats.landed += 1;
+            stats.landed_bytes += len as u64;
+        }
+        Sorted::Landed(number, packet)
+    }
+
+    /// The link cannot put payload into `memory`.
+    pub(crate) fn give_up(&mut self, memory: &DeviceMemory) {
+        self.registered.retain(|registered| registered.id() != memory.id());
     }
 }

@@ -2,6 +2,7 @@
 
 use onecopy_sys::map::Span;
 use onecopy_sys::spans::{read_scattered, write_gathered};
+use onecopy_uring::Unmapped;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
@@ -9,6 +10,16 @@ use std::os::fd::OwnedFd;
 pub(super) trait Device {
     /// Reads the next packet; EAGAIN while there is none. As many bytes as there is room for mean that it may be longer.
     fn read(&mut self, into: &[Span<'_>]) -> Result<usize, Errno>;
+
+    /// Reads the next packet so many bytes to the host's memory, the rest to places among `pages`. EOPNOTSUPP where it cannot.
+    fn land<'a>(
+        &mut self,
+        _pages: &'a mut Unmapped,
+        _front: usize,
+        _places: &[(u64, usize)],
+    ) -> Result<(usize, &'a [u8]), Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
 
     /// Writes one.
     fn write(&mut self, from: &[Span<'_>]) -> Result<(), Errno>;
@@ -23,6 +34,15 @@ impl Device for OwnedFd {
                 done => return done,
             }
         }
+    }
+
+    fn land<'a>(
+        &mut self,
+        pages: &'a mut Unmapped,
+        front: usize,
+        places: &[(u64, usize)],
+    ) -> Result<(usize, &'a [u8]), Errno> {
+        pages.read(&*self, front, places)
     }
 
     #[inline]

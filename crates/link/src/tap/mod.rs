@@ -26,6 +26,9 @@
 //! shorter than those of the packet before (`moved` in [`Stats`]). It is one system call a packet; with segmentation a packet has up to
 //! 64 KiB.
 //!
+//! What belongs in a device's memory that is a file is put there by that one copy, where it is foreseen ([`Link::receive_sorted`]): a vector into
+//! registered pages that nothing maps takes the place of readv(2)'s.
+//!
 //! Payload in a device's memory is brought to the host's first, by the device's own copy ([`Page::copy_out`](onecopy_pool::Page::copy_out)):
 //! one for each run of it that lies in one piece (`staged_bytes`, `staging_ns`).
 //!
@@ -39,6 +42,7 @@ mod cable;
 mod device;
 mod error;
 mod header;
+mod land;
 #[cfg(test)]
 mod outside;
 mod parse;
@@ -54,6 +58,7 @@ pub use stats::Stats;
 
 use crate::link::{Capabilities, Link, Medium};
 use crate::packet::Packet;
+use crate::rx::{Queues, Sorted};
 use error::What;
 use onecopy_pool::PagePool;
 use onecopy_sys::tun;
@@ -222,6 +227,12 @@ impl Link for Tap {
     fn receive(&mut self, _: u64) -> Option<Packet> {
         self.transmitter.flush(&mut self.fd, &mut self.stats);
         self.receiver.receive(&mut self.fd, &mut self.stats)
+    }
+
+    #[inline]
+    fn receive_sorted(&mut self, _: u64, queues: &mut Queues) -> Option<Sorted> {
+        self.transmitter.flush(&mut self.fd, &mut self.stats);
+        self.receiver.receive_sorted(&mut self.fd, &mut self.stats, queues)
     }
 
     fn deadline(&self) -> Option<u64> {

@@ -22,22 +22,24 @@ use onecopy_sys::spans::MAX_GATHER;
 use rustix::io::Errno;
 
 /// Bytes of the first page that are left free: as many as can be guessed too many.
-const HEADROOM: usize = Head::MAX;
+pub(super) const HEADROOM: usize = Head::MAX;
 
 /// Views beside those of pages: virtio's header, and the headers.
 const BESIDE: usize = 2;
 
 pub(super) struct Receiver {
-    medium: Medium,
+    pub(super) medium: Medium,
     pools: Pools,
     /// Where the next packet's payload begins; ours alone.
-    first: Option<Page>,
+    pub(super) first: Option<Page>,
     /// Where it goes on, each ours alone.
-    behind: Vec<Page>,
+    pub(super) behind: Vec<Page>,
+    /// Bytes of the longest packet.
+    pub(super) longest: usize,
     /// How many of these it may need.
     need: usize,
     /// Headers of the packet before, in bytes. Invariant: at most [`Head::MAX`].
-    guess: usize,
+    pub(super) guess: usize,
 }
 
 /// Where pages come from.
@@ -96,7 +98,7 @@ impl Receiver {
         let behind = (HEADROOM + longest + 1).saturating_sub(pools.first.page_len() as usize);
         let need = behind.div_ceil(pools.behind().page_len() as usize).min(MAX_GATHER - BESIDE - 1);
         let guess = medium.header_len() + 20 + 32;
-        Receiver { medium, pools, first: None, behind: Vec::with_capacity(need), need, guess }
+        Receiver { medium, pools, first: None, behind: Vec::with_capacity(need), longest, need, guess }
     }
 
     pub fn pools(&self) -> &Pools {
@@ -105,16 +107,20 @@ impl Receiver {
 
     /// The next packet. None where there is none now, or where a few in a row had to be dropped.
     pub fn receive(&mut self, device: &mut impl Device, stats: &mut Stats) -> Option<Packet> {
+        self.take(stats, |this, stats| this.next(device, stats))
+    }
+
+    /// The next one that `next` gives.
+    pub(super) fn take<T>(
+        &mut self,
+        stats: &mut Stats,
+        mut next: impl FnMut(&mut Receiver, &mut Stats) -> Result<T, Dropped>,
+    ) -> Option<T> {
         /// Of a flood of such, the program's turn comes all the same.
         const DROPS: usize = 64;
         for _ in 0..DROPS {
-            match self.next(device, stats) {
-                Ok(packet) => {
-                    stats.received += 1;
-                    stats.received_bytes += packet.len() as u64;
-                    stats.received_trains += u64::from(packet.gso().is_some());
-                    return Some(packet);
-                }
+            match next(self, stats) {
+                Ok(received) => return Some(received),
                 Err(Dropped::Nothing) => return None,
                 Err(Dropped::Gone) => {
                     stats.gone += 1;
@@ -132,7 +138,8 @@ impl Receiver {
         None
     }
 
-    fn next(&mut self, device: &mut impl Device, stats: &mut Stats) -> Result<Packet, Dropped> {
+    /// Has pages for a packet, or as many as there are.
+    pub(super) fn fill(&mut self) {
         if self.first.is_none() {
             self.first = self.pools.first.alloc().ok();
         }
@@ -141,6 +148,10 @@ impl Receiver {
         {
             self.behind.push(page);
         }
+    }
+
+    pub(super) fn next(&mut self, device: &mut impl Device, stats: &mut Stats) -> Result<Packet, Dropped> {
+        self.fill();
         let mut virtio = [0; header::LEN];
         let mut front = [0; Head::MAX];
         // With no page at all the headers alone still come: of acknowledgements, which are what makes pages free again.
@@ -178,7 +189,7 @@ impl Receiver {
     }
 
     /// Makes a packet of what was read: `len` bytes, of which the first `guess` are in `front`, and the others in pages.
-    fn build(
+    pub(super) fn build(
         &mut self,
         header: Header,
         mut front: [u8; Head::MAX],
@@ -210,7 +221,7 @@ impl Receiver {
         if len > end {
             self.guess = end;
         }
-        Ok(packet)
+        Ok(counted(packet, stats))
     }
 
     /// What is behind the first `end` of `len` bytes.
@@ -249,8 +260,16 @@ impl Receiver {
     }
 }
 
+/// It has been received.
+pub(super) fn counted(packet: Packet, stats: &mut Stats) -> Packet {
+    stats.received += 1;
+    stats.received_bytes += packet.len() as u64;
+    stats.received_trains += u64::from(packet.gso().is_some());
+    packet
+}
+
 /// Why there is no packet.
-enum Dropped {
+pub(super) enum Dropped {
     /// There is none.
     Nothing,
     NoPage,

@@ -15,6 +15,11 @@ counters! {
         moved,
         /// The bytes of payload that were moved so.
         moved_bytes,
+        /// Received packets whose payload was put into a device's memory and did not belong there: another flow's, or of other headers than those of
+        /// the one before.
+        misplaced,
+        /// The bytes of payload that were brought to the host's memory so, by a copy of the device's.
+        misplaced_bytes,
         /// Packets that the kernel took; those of a super-segment that was cut here count each.
         transmitted,
         /// Their bytes.

@@ -7,8 +7,9 @@ use super::stats::Stats;
 use super::transmit::{FRAGMENTS, Transmitter};
 use crate::link::{Capabilities, Medium};
 use crate::packet::{Gso, Packet, Train};
+use crate::rx::{Queues, Rule, Sorted};
 use onecopy_chain::notify::{Config, Lender, Segment};
-use onecopy_chain::{Chain, Checksum, Fragment, Writer};
+use onecopy_chain::{Chain, Checksum, Fragment, Kind, Writer};
 use onecopy_pool::provider::{Heap, Opaque};
 use onecopy_pool::{DeviceId, DeviceMemory, PagePool, PoolConfig};
 use onecopy_sys::map::Span;
@@ -436,4 +437,36 @@ fn payload_of_a_device_goes_by_way_of_the_hosts_memory_whatever_the_kernel_refus
         assert!(!device.written.is_empty());
         assert_eq!(device.written, rival.written);
     }
+}
+
+#[test]
+fn a_descriptor_that_cannot_land_is_read_as_ever() {
+    let mut made = Made::new();
+    let pool = PagePool::new(PoolConfig::new().limit(64), Heap::new()).unwrap();
+    let mut receiver = Receiver::new(Medium::Ethernet, 65536 + 22, Pools::of(pool));
+    let memory = DeviceMemory::opaque(64, DeviceId(0)).unwrap();
+    let mut queues = Queues::new(Medium::Ethernet);
+    queues.set_len(2).unwrap();
+    queues.steer(Rule { to: "0.0.0.0:80".parse().unwrap(), queue: 1 }).unwrap();
+    queues.bind(&memory, &[1]).unwrap();
+    if !queues.land(&memory) {
+        return eprintln!("skipped: io_uring cannot read to registered memory here");
+    }
+    let mut packet = vec![0; 54 + 20_000];
+    (packet[12], packet[14], packet[23], packet[37], packet[46]) = (8, 0x45, 6, 80, 0x50);
+    packet[16..18].copy_from_slice(&20_040_u16.to_be_bytes());
+    let header = Header { flags: 1, start: 34, offset: 16, ..Header::default() };
+    let mut stats = Stats::default();
+    for turn in 0..12 {
+        // (None is there: nothing is drawn for good.)
+        assert!(receiver.receive_sorted(&mut made, &mut stats, &mut queues).is_none());
+        made.arrives(header, &packet);
+        let sorted = receiver.receive_sorted(&mut made, &mut stats, &mut queues);
+        let Some(Sorted::Bound(1, packet)) = sorted else { panic!("{turn}: {sorted:?}") };
+        assert_eq!(packet.payload().payload().kind(), Some(Kind::Device), "{turn}");
+        drop(packet);
+        assert!(memory.free() + 4096 >= memory.len());
+    }
+    assert!(queues.foreseen().is_none(), "it was given up");
+    assert_eq!((stats.received, stats.failed, stats.misplaced), (12, 0, 0));
 }

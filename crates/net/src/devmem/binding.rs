@@ -173,6 +173,7 @@ impl Stack {
             if !shard.splits_headers() {
                 return refuse(Errno::OPNOTSUPP, "the link does not split headers from payload; use a Tap");
             }
+            let lands = shard.lands_device();
             let (rx, inet) = shard.rx_mut();
             let least = LEAST.1.max(LEAST.0 * u64::from(inet.interface().mtu()));
             if memory.len() < least {
@@ -185,7 +186,7 @@ impl Stack {
             if rx.is_sent_from(memory.id()) {
                 return refuse(Errno::BUSY, "all of the memory's pages are sent from; bind other memory");
             }
-            rx.bind(inet, now, memory, queues).map_err(|why| bad(Op::Bind, why))
+            rx.bind(inet, now, memory, queues, lands).map_err(|why| bad(Op::Bind, why))
         })?;
         Ok(Binding { inner: Arc::clone(self.own()?), memory: memory.clone(), id: bound? })
     }

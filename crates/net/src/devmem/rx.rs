@@ -1,9 +1,11 @@
 //! What of device memory lies under the stack's lock: its receive queues, and what is bound to them; and which memory is sent from.
 
 use super::binding::Event;
+use crate::port::Port;
+use onecopy_chain::{Chain, Kind};
 use onecopy_inet::stack::{RoomId, RoomStats, Stack};
+use onecopy_link::Capabilities;
 use onecopy_link::rx::{BadQueue, Queues, Sorted};
-use onecopy_link::{Capabilities, Packet};
 use onecopy_pool::{DeviceMemory, Page};
 use onecopy_sync::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -19,11 +21,36 @@ pub(crate) struct Rx {
     bindings: Vec<Bound>,
     /// The last number that a binding was given.
     last: u32,
-    /// By which number each memory was bound last. What was placed in it keeps that, whether it still is.
-    ids: HashMap<u64, u32>,
+    /// What is known of each memory that was bound, whether it still is.
+    known: HashMap<u64, Known>,
     /// Memory that is sent from, by its pool.
     sent_from: Vec<u64>,
     hunger: Arc<Hunger>,
+}
+
+/// Of memory that was bound, by its pool.
+#[derive(Debug, Default)]
+struct Known {
+    /// By which number it was last. What was placed in it keeps that.
+    id: u32,
+    /// A bit for each page: what lies in it was put there by the link itself.
+    landed: Vec<u64>,
+}
+
+impl Known {
+    fn note(&mut self, page: u32, landed: bool) {
+        let (word, bit) = (page as usize / 64, 1 << (page % 64));
+        if landed && self.landed.len() <= word {
+            self.landed.resize(word + 1, 0);
+        }
+        if let Some(word) = self.landed.get_mut(word) {
+            *word = if landed { *word | bit } else { *word & !bit };
+        }
+    }
+
+    fn has_landed(&self, page: u32) -> bool {
+        self.landed.get(page as usize / 64).is_some_and(|word| word & 1 << (page % 64) != 0)
+    }
 }
 
 /// Memory that is bound.
@@ -74,7 +101,7 @@ impl Rx {
             queues: Queues::new(of.medium),
             bindings: Vec::new(),
             last: 0,
-            ids: HashMap::new(),
+            known: HashMap::new(),
             sent_from: Vec::new(),
             hunger: Arc::default(),
         }
@@ -92,40 +119,60 @@ impl Rx {
         Arc::clone(&self.hunger)
     }
 
-    /// A packet has come.
+    /// The next packet, if there is one: how many bytes it had that were not dropped.
     #[inline]
-    pub fn receive(&mut self, inet: &mut Stack, now: u64, packet: Packet) {
-        if self.queues.is_plain() {
-            inet.receive(now, packet);
-        } else {
-            self.receive_sorted(inet, now, packet);
+    pub fn receive(&mut self, link: &mut dyn Port, inet: &mut Stack, now: u64) -> Option<usize> {
+        if !self.queues.is_plain() {
+            let sorted = link.receive_sorted(now, &mut self.queues)?;
+            return Some(self.receive_sorted(inet, now, sorted));
         }
+        let packet = link.receive(now)?;
+        let len = packet.len();
+        inet.receive(now, packet);
+        Some(len)
     }
 
-    fn receive_sorted(&mut self, inet: &mut Stack, now: u64, packet: Packet) {
-        let of = |bindings: &mut Vec<Bound>, queue: u32| {
-            bindings.iter().position(|bound| bound.queues.contains(&queue))
-        };
-        match self.queues.sort(packet) {
-            Sorted::Plain(packet) => inet.receive(now, packet),
-            Sorted::Bound(queue, packet) => match of(&mut self.bindings, queue) {
-                Some(at) => {
-                    let bound = &mut self.bindings[at];
-                    bound.refresh(inet, now);
-                    inet.receive_in(now, packet, bound.room);
-                }
-                None => inet.receive(now, packet),
-            },
+    fn receive_sorted(&mut self, inet: &mut Stack, now: u64, sorted: Sorted) -> usize {
+        let landed = matches!(sorted, Sorted::Landed(..));
+        let (queue, packet) = match sorted {
+            Sorted::Plain(packet) => (None, packet),
+            Sorted::Bound(queue, packet) | Sorted::Landed(queue, packet) => (Some(queue), packet),
             Sorted::Dropped { queue, starved } => {
-                if let Some(at) = of(&mut self.bindings, queue).filter(|_| starved) {
-                    let bound = &mut self.bindings[at];
+                if let Some(bound) = self.bound(queue).filter(|_| starved) {
                     if !bound.starved {
                         bound.starved = true;
                         bound.tell(Event::Starved);
                     }
                     bound.tell(Event::Dropped);
                 }
+                return 0;
             }
+        };
+        let len = packet.len();
+        self.note(packet.payload().payload(), landed);
+        match queue.and_then(|queue| self.bound(queue)) {
+            Some(bound) => {
+                bound.refresh(inet, now);
+                inet.receive_in(now, packet, bound.room);
+            }
+            None => inet.receive(now, packet),
+        }
+        len
+    }
+
+    fn bound(&mut self, queue: u32) -> Option<&mut Bound> {
+        self.bindings.iter_mut().find(|bound| bound.queues.contains(&queue))
+    }
+
+    /// Notes of what lies in a device's memory whether it was copied there from the host's.
+    fn note(&mut self, payload: &Chain, landed: bool) {
+        if payload.kind() != Some(Kind::Device) {
+            return;
+        }
+        let first = payload.fragments().next();
+        let Some(known) = first.and_then(|first| self.known.get_mut(&first.page().pool_id())) else { return };
+        for fragment in payload.fragments() {
+            known.note(fragment.page().index(), landed);
         }
     }
 
@@ -154,17 +201,21 @@ impl Rx {
         }
     }
 
-    /// Binds memory; returns the binding's number.
+    /// Binds memory, and has the link put payload there itself where it can; returns the binding's number.
     pub fn bind(
         &mut self,
         inet: &mut Stack,
         now: u64,
         memory: &DeviceMemory,
         queues: &[u32],
+        lands: bool,
     ) -> Result<u32, BadQueue> {
         self.queues.bind(memory, queues)?;
+        if lands {
+            self.queues.land(memory);
+        }
         self.last += 1;
-        self.ids.insert(memory.id(), self.last);
+        self.known.entry(memory.id()).or_default().id = self.last;
         let mut bound = Bound {
             id: self.last,
             memory: memory.clone(),
@@ -207,7 +258,12 @@ impl Rx {
 
     /// By which number the memory of `page` was bound last; 0 for memory that never was, such as a neighbour's in the same process.
     pub fn binding_of(&self, page: &Page) -> u32 {
-        self.ids.get(&page.pool_id()).copied().unwrap_or(0)
+        self.known.get(&page.pool_id()).map_or(0, |known| known.id)
+    }
+
+    /// Whether the link itself put what lies in `page` there, so that it was not copied from the host's memory.
+    pub fn has_landed(&self, page: &Page) -> bool {
+        self.known.get(&page.pool_id()).is_some_and(|known| known.has_landed(page.index()))
     }
 
     pub fn event(&mut self, id: u32) -> Option<Event> {

@@ -192,6 +192,10 @@ impl Shard {
         self.link.splits_headers()
     }
 
+    pub fn lands_device(&self) -> bool {
+        self.link.lands_device()
+    }
+
     pub fn is_down(&self) -> bool {
         self.down
     }
@@ -272,10 +276,9 @@ impl Shard {
         let (mut received, mut bytes) = (0, 0);
         while received < BATCH
             && bytes < BATCH_BYTES
-            && let Some(packet) = self.link.receive(now)
+            && let Some(len) = self.rx.receive(&mut *self.link, &mut self.inet, now)
         {
-            bytes += packet.len();
-            self.rx.receive(&mut self.inet, now, packet);
+            bytes += len;
             received += 1;
         }
         let due = self.inet.deadline().is_some_and(|at| at <= now);

@@ -30,9 +30,10 @@ fn payload_lies_in_the_memory_and_no_call_of_this_process_copied_it() {
     });
     let stats = receiver.stats();
     assert_eq!((stats.user_copied_out, stats.received, stats.referenced), (0, 1 << 20, 1 << 20));
-    // Through the cable to the page it landed in, and from there to the device.
-    assert_eq!(stats.kernel_copied, 2 << 20);
     let queue = world.far.queue_stats(1).unwrap();
+    // Through the cable to a page of the host's, and from there to the device, but for what landed there at once.
+    assert!((1 << 20..=2 << 20).contains(&stats.kernel_copied), "{stats:?}");
+    assert!(stats.kernel_copied + queue.landed_bytes >= 2 << 20, "{stats:?} {queue:?}");
     // What was sent again, where a machine is busy, came twice.
     assert!(queue.placed_bytes >= 1 << 20, "{queue:?}");
     assert_eq!((queue.unsplit, queue.starved, queue.failed), (0, 0, 0));

@@ -19,11 +19,13 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
 /// A device of which the CPU sees nothing: its memory is a memfd that no process maps, not even this one. Bytes get in and
-/// out by pread(2) and pwrite(2) alone: by a copy worker, a thread that does one request after the other as a device's copy
+/// out by pread(2) and pwrite(2): by a copy worker, a thread that does one request after the other as a device's copy
 /// queue would; or by the thread that asks ([`Device`]), as a driver copies what a NIC without header split has put into
-/// the host's memory. So code that must never touch a payload is held to it: there is
+/// the host's memory. Or the kernel puts them there itself, in pages that were registered with it ([`Device::file`]), as a NIC with
+/// header split does. So code that must never touch a payload is held to it: there is
 /// no address to touch, and a stray pointer finds nothing either. (A mapping in a worker's own process would be as
-/// well hidden, but a library cannot start a process without knowing a program for it.)
+/// well hidden, but a library cannot start a process without knowing a program for it. While pages are registered they are mapped, before
+/// any packet is put there.)
 ///
 /// A worker's request keeps its page: it comes home only when the copy is done, as a GPU's buffer may be used again only
 /// after the copy's event.
@@ -296,6 +298,10 @@ impl Device for Opaque {
             .map_err(CopyError::Io)?;
         self.copied[1].fetch_add(len as u64, Relaxed);
         Ok(())
+    }
+
+    fn file(&self) -> Option<Arc<OwnedFd>> {
+        self.worker.lock().as_ref().map(|worker| Arc::clone(&worker.memory))
     }
 
     fn copied(&self) -> Copied {

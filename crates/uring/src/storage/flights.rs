@@ -1,7 +1,7 @@
 //! Requests under way, each of which owns its page until the kernel's last word.
 
 use super::error::StorageError;
-use crate::refused::Refused;
+use crate::refused::{Refused, errno};
 use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 use io_uring::{IoUring, opcode};
@@ -65,7 +65,6 @@ pub(super) struct Flights {
 
 impl Flights {
     pub fn new(region: Region) -> Result<Flights, Refused> {
-        let errno = |error: &std::io::Error| Errno::from_io_error(error).unwrap_or(Errno::IO);
         let uring =
             IoUring::builder().dontfork().build(ENTRIES).map_err(|error| Refused::Setup(errno(&error)))?;
         let all = libc::iovec { iov_base: region.base().as_ptr().cast(), iov_len: region.len() };

@@ -346,8 +346,8 @@ fn lines(received: Option<&Side<Got>>, sent: Option<&Side<Gave>>, cut: Option<&s
         for (queue, stats) in &side.counts.queues {
             let _ = writeln!(
                 text,
-                "onecopy nc: queue {queue}: {} packets, {} bytes placed, {} unsplit, {} dropped for want of a page",
-                stats.packets, stats.placed_bytes, stats.unsplit, stats.starved
+                "onecopy nc: queue {queue}: {} packets, {} bytes placed, {} of them by the kernel itself, {} unsplit, {} dropped for want of a page",
+                stats.packets, stats.placed_bytes, stats.landed_bytes, stats.unsplit, stats.starved
             );
         }
         if let Some(file) = got.file {

@@ -26,8 +26,8 @@ enum Got {
     Thrown(usize),
     TooSmall,
     Host(Segment<Chain>),
-    /// With what is said of each fragment.
-    Device(Segment<Chain>, Vec<Frag>),
+    /// With what is said of each fragment, and how many of the bytes were copied to the device from pages of the host's.
+    Device(Segment<Chain>, Vec<Frag>, usize),
 }
 
 /// Waits, without the stack's lock, until what was placed is there: the program, or the device, looks at it next.
@@ -133,18 +133,19 @@ impl Stream {
                     binding: rx.binding_of(fragment.page()),
                 };
                 let told = data.payload().fragments().map(tell).collect();
-                Ok((Got::Device(data, told), copies))
+                let placed = data.payload().fragments().filter(|fragment| !rx.has_landed(fragment.page()));
+                let placed = placed.map(|fragment| fragment.len()).sum();
+                Ok((Got::Device(data, told, placed), copies))
             })?;
-        let count = |len: usize, by_kernel: usize| {
+        let count = |len: usize, placed: usize| {
             if !peeks {
                 let counters = self.socket.counters();
                 counters.received.add(len);
                 counters.referenced.add(len);
-                counters.kernel_copied.add(by_kernel * len);
+                counters.kernel_copied.add(usize::from(copies) * len + placed);
             }
         };
-        let landed = usize::from(copies);
-        if let Got::Device(data, _) = &got {
+        if let Got::Device(data, ..) = &got {
             settle(data.payload())?;
         }
         Ok(match got {
@@ -159,13 +160,12 @@ impl Stream {
                     .because("there is no room for a fragment; take one at least"));
             }
             Got::Host(data) => {
-                count(data.payload().len(), landed);
+                count(data.payload().len(), 0);
                 Frags::of_linear(View::of(data, self.socket.common().weak_row()))
             }
-            Got::Device(_, told) if peeks => Frags::of_device(told, None),
-            Got::Device(data, told) => {
-                // From the page it landed in to the device: once more.
-                count(data.payload().len(), landed + 1);
+            Got::Device(_, told, _) if peeks => Frags::of_device(told, None),
+            Got::Device(data, told, placed) => {
+                count(data.payload().len(), placed);
                 let tokens = self.socket.on_stack()?.tokens_or_new();
                 let mut frags = Vec::with_capacity(told.len());
                 tokens.give_out(data.into_parts().0.into_fragments().zip(told), &mut frags);

@@ -1,0 +1,52 @@
+//! A device's memory, registered with a ring, so that the kernel itself puts payload there.
+
+use onecopy_pool::{DeviceMemory, Page};
+use onecopy_uring::{Refused, Unmapped};
+
+/// A part of a device's memory: where it begins, and how many bytes it has.
+pub(crate) type Place = (u64, usize);
+
+/// Memory, and its pages in the hands of a ring.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    memory: DeviceMemory,
+    pages: Unmapped,
+}
+
+impl Registered {
+    /// None where the memory is no file; an error where the kernel does not register it.
+    pub fn new(memory: &DeviceMemory) -> Result<Option<Registered>, Refused> {
+        let Some(file) = memory.file() else { return Ok(None) };
+        let pages = Unmapped::new(&*file, memory.len() as usize)?;
+        Ok(Some(Registered { memory: memory.clone(), pages }))
+    }
+
+    pub fn memory(&self) -> &DeviceMemory {
+        &self.memory
+    }
+
+    /// By its pool.
+    pub fn id(&self) -> u64 {
+        self.memory.id()
+    }
+
+    pub fn pages(&mut self) -> &mut Unmapped {
+        &mut self.pages
+    }
+}
+
+/// Where parts of pages of `memory` lie (offset and length in each), neighbours as one place; None for another memory's.
+pub(crate) fn places<'a>(
+    memory: &DeviceMemory,
+    parts: impl Iterator<Item = (&'a Page, usize, usize)>,
+) -> Option<Vec<Place>> {
+    let mut places: Vec<Place> = Vec::with_capacity(parts.size_hint().0);
+    for (page, offset, len) in parts {
+        let at = memory.place_of(page, offset)?;
+        match places.last_mut() {
+            Some((begin, before)) if *begin + *before as u64 == at => *before += len,
+            _ => places.push((at, len)),
+        }
+    }
+    Some(places)
+}

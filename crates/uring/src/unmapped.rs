@@ -1,0 +1,205 @@
+//! Packets into memory that nothing maps: the kernel puts the headers into the host's memory and the payload into the pages of a file, by its
+//! one copy (IORING_OP_READV_FIXED, Linux 6.15).
+//!
+//! A ring keeps the pages of a buffer that is registered with it, whether they stay mapped or not. So the file is mapped behind some memory of
+//! the host's, both are registered as one buffer, and the file is unmapped again. What it had as addresses are numbers then by which requests name
+//! its pages, and nothing else: there is no way to them but the kernel's.
+
+use crate::refused::{Refused, errno};
+use io_uring::types::Fd;
+use io_uring::{IoUring, Probe, opcode};
+use onecopy_sys::map::Mapping;
+use rustix::io::Errno;
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Bytes of the host's memory in front: whole pages of the kernel's, whatever size they have.
+const FRONT: usize = 64 << 10;
+
+/// Places that one read takes.
+pub const MOST_PLACES: usize = 32;
+
+/// RWF_NOWAIT (include/uapi/linux/fs.h). A ring would wait otherwise, for a descriptor with O_NONBLOCK too.
+const NOWAIT: i32 = 8;
+
+/// A file's pages, registered with a ring of their own. Between calls nothing is under way.
+pub struct Unmapped {
+    ring: IoUring,
+    /// Invariant: written by the kernel within [`Unmapped::read`] alone.
+    front: Mapping,
+    len: usize,
+}
+
+impl Unmapped {
+    /// Of the first `len` bytes of `file`, a memfd of that size, at most 1 GiB less 64 KiB. All its pages are there from then on.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`]: there is no io_uring here, it is too old, or the memory that may be locked is less (RLIMIT_MEMLOCK).
+    pub fn new(file: impl AsFd, len: usize) -> Result<Unmapped, Refused> {
+        let ring = IoUring::builder().dontfork().build(1).map_err(|error| Refused::Setup(errno(&error)))?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe).map_err(|error| Refused::Setup(errno(&error)))?;
+        if !probe.is_supported(opcode::ReadvFixed::CODE) {
+            return Err(Refused::Lacks(
+                "reads into parts of registered memory (IORING_OP_READV_FIXED)",
+                "6.15",
+            ));
+        }
+        let whole = Mapping::fronted(file, FRONT, len).map_err(Refused::Registered)?;
+        let all = libc::iovec { iov_base: whole.base().as_ptr().cast(), iov_len: whole.len() };
+        // SAFETY: all of it is mapped during the call, and the ring holds the pages from then on. The kernel writes those that a request names: of
+        // the front none but within `read`, and to the others there is no reference, since they are not mapped.
+        let registered = unsafe { ring.submitter().register_buffers(&[all]) };
+        registered.map_err(|error| Refused::Registered(errno(&error)))?;
+        let front = whole.cut(FRONT).map_err(Refused::Registered)?;
+        Ok(Unmapped { ring, front, len })
+    }
+
+    /// Reads what `from` has now, without waiting: up to `front` bytes to the host's memory, and what follows to `places` of the file, each a
+    /// byte and a length, one after the other. Returns how many bytes came, and those in front.
+    ///
+    /// # Errors
+    ///
+    /// What readv(2) says: EAGAIN while there is nothing; EOPNOTSUPP for a descriptor that cannot be read without waiting. EFAULT for places that
+    /// are not in the file. EINVAL for none in front, for more than 64 KiB there, and for more than [`MOST_PLACES`].
+    pub fn read(
+        &mut self,
+        from: impl AsFd,
+        front: usize,
+        places: &[(u64, usize)],
+    ) -> Result<(usize, &[u8]), Errno> {
+        if front == 0 || front > FRONT || places.len() > MOST_PLACES {
+            return Err(Errno::INVAL);
+        }
+        let base = self.front.base().as_ptr();
+        let mut parts = [libc::iovec { iov_base: base.cast(), iov_len: front }; MOST_PLACES + 1];
+        for (part, (at, len)) in parts[1..].iter_mut().zip(places) {
+            let end = usize::try_from(*at).ok().and_then(|at| at.checked_add(*len));
+            if *len == 0 || end.is_none_or(|end| end > self.len) {
+                return Err(Errno::FAULT);
+            }
+            // A number for the kernel, no address.
+            *part = libc::iovec { iov_base: base.wrapping_add(FRONT + *at as usize).cast(), iov_len: *len };
+        }
+        let (fd, count) = (Fd(from.as_fd().as_raw_fd()), places.len() as u32 + 1);
+        let entry = opcode::ReadvFixed::new(fd, parts.as_ptr(), count, 0).offset(u64::MAX).rw_flags(NOWAIT);
+        // SAFETY: `parts`, the descriptor and the buffer outlive the request, since this returns only when it has completed, or when it was not
+        // handed over and never will be. What it writes is the front, of which no slice is left (`&mut self`), and pages that nothing maps.
+        let pushed = unsafe { self.ring.submission().push(&entry.build()) };
+        if pushed.is_err() {
+            // One was left behind by a call that failed; the ring is of no more use.
+            return Err(Errno::IO);
+        }
+        let result = loop {
+            if let Some(entry) = self.ring.completion().next() {
+                break entry.result();
+            }
+            match self.ring.submit_and_wait(1).map_err(|error| errno(&error)) {
+                Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
+                // What the kernel has taken ends, and is waited for.
+                Err(errno) if !self.ring.submission().is_empty() => return Err(errno),
+                Err(_) => {}
+            }
+        };
+        let came = usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result))?;
+        // SAFETY: so many bytes are mapped, and initialised, as fresh memory is. Nobody writes them while the slice lives: the request is over, the next
+        // one takes `&mut self`, and a child of this process has a copy of its own.
+        Ok((came, unsafe { std::slice::from_raw_parts(base, front.min(came)) }))
+    }
+}
+
+impl Drop for Unmapped {
+    fn drop(&mut self) {
+        // Now, and not when the kernel gets round to a ring that was closed: what is locked counts until then. If it fails, that is what is left.
+        let _ = self.ring.submitter().unregister_buffers();
+    }
+}
+
+impl fmt::Debug for Unmapped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Unmapped({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onecopy_sys::memfd;
+    use rustix::io::{pread, pwrite, write};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    const LEN: usize = 1 << 20;
+
+    fn unmapped() -> Option<(std::os::fd::OwnedFd, Unmapped)> {
+        let file = memfd::create("unmapped", LEN).unwrap();
+        match Unmapped::new(&file, LEN) {
+            Ok(unmapped) => Some((file, unmapped)),
+            Err(refused) => {
+                eprintln!("skipped: {refused}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_in_front_and_what_is_behind_lie_where_they_were_wanted() {
+        let Some((file, mut unmapped)) = unmapped() else { return };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        pwrite(&file, &[7; LEN], 0).unwrap();
+        let places = [(8192, 4096), (4096, 4096), (LEN as u64 - 4096, 4096)];
+        assert_eq!(unmapped.read(&near, 10, &places), Err(Errno::AGAIN));
+        let record: Vec<u8> = (0..10_000_u32).map(|n| ((n * 31) >> 3) as u8).collect();
+        for len in [1, 9, 10, 11, 4106, 4107, 10_000] {
+            assert_eq!(write(&far, &record[..len]), Ok(len));
+            let (came, front) = unmapped.read(&near, 10, &places).unwrap();
+            assert_eq!((came, front), (len, &record[..len.min(10)]));
+            let mut back = vec![0; 3 * 4096];
+            for ((at, len), to) in places.iter().zip(back.chunks_mut(4096)) {
+                assert_eq!(pread(&file, to, *at), Ok(*len));
+            }
+            assert!(len <= 10 || back[..len - 10] == record[10..len], "{len}");
+        }
+        // Nothing beside the places was written to.
+        let mut rest = vec![0; 4096];
+        for at in [0, 12_288, LEN as u64 - 8192] {
+            pread(&file, &mut rest, at).unwrap();
+            assert!(rest.iter().all(|byte| *byte == 7), "{at}");
+        }
+        // What does not fit is cut off, as by readv(2).
+        assert_eq!(write(&far, &record), Ok(10_000));
+        assert_eq!(unmapped.read(&near, 10, &places[..1]).unwrap().0, 4106);
+        drop(far);
+        assert_eq!(unmapped.read(&near, 10, &places).unwrap().0, 0);
+    }
+
+    #[test]
+    fn places_outside_are_refused_and_what_is_there_stays() {
+        let Some((_file, mut unmapped)) = unmapped() else { return };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        assert_eq!(write(&far, b"hello"), Ok(5));
+        for (at, len) in [(LEN as u64, 1), (LEN as u64 - 1, 2), (u64::MAX, 1), (u64::MAX, 2), (0, 0)] {
+            assert_eq!(unmapped.read(&near, 1, &[(at, len)]), Err(Errno::FAULT), "{at} {len}");
+        }
+        assert_eq!(unmapped.read(&near, 0, &[]), Err(Errno::INVAL));
+        assert_eq!(unmapped.read(&near, FRONT + 1, &[]), Err(Errno::INVAL));
+        assert_eq!(unmapped.read(&near, 1, &[(0, 1); MOST_PLACES + 1]), Err(Errno::INVAL));
+        assert_eq!(unmapped.read(&near, 64, &[]), Ok((5, &b"hello"[..])));
+    }
+
+    #[test]
+    fn no_address_of_the_file_is_left() {
+        let Some((file, unmapped)) = unmapped() else { return };
+        let mapped = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let inode = rustix::fs::fstat(&file).unwrap().st_ino.to_string();
+        let here = mapped.lines().filter(|line| line.split_whitespace().nth(4) == Some(&inode));
+        assert_eq!(here.count(), 0, "{mapped}");
+        drop(unmapped);
+        // More than a buffer may have.
+        let large = memfd::create("unmapped", 1 << 30).unwrap();
+        let refused = Unmapped::new(&large, 1 << 30).unwrap_err();
+        assert_eq!(refused, Refused::Registered(Errno::FAULT));
+    }
+}

@@ -1,4 +1,4 @@
-//! A device's memory, registered with a ring, so that the kernel itself puts payload there.
+//! A device's memory, registered with a ring, so that the kernel itself puts payload there, and takes it from there.
 
 use onecopy_pool::{DeviceMemory, Page};
 use onecopy_uring::{Refused, Unmapped};

@@ -3,6 +3,7 @@
 use onecopy_inet::trace::{Trace, Watch};
 use onecopy_link::pcap::Pcap;
 use onecopy_link::{Link, Tap};
+use onecopy_pool::DeviceMemory;
 use std::io::Write;
 use std::os::fd::AsFd;
 
@@ -29,6 +30,17 @@ pub trait Port: Link + AsFd + Send {
         false
     }
 
+    /// Has payload in `memory`, which is sent from, taken from where it lies, and not from a copy in the host's memory, if it can.
+    fn gather_from(&mut self, _memory: &DeviceMemory) {}
+
+    /// Whether it does so for memory, by its pool.
+    fn gathers_from(&self, _memory: u64) -> bool {
+        false
+    }
+
+    /// Nothing is sent from that memory any more but what is under way.
+    fn gather_no_more(&mut self, _memory: u64) {}
+
     /// What it has counted, each with its name; nothing, if it does not count.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
@@ -46,6 +58,18 @@ impl Port for Tap {
 
     fn lands_device(&self) -> bool {
         true
+    }
+
+    fn gather_from(&mut self, memory: &DeviceMemory) {
+        Tap::gather_from(self, memory);
+    }
+
+    fn gathers_from(&self, memory: u64) -> bool {
+        Tap::gathers_from(self, memory)
+    }
+
+    fn gather_no_more(&mut self, memory: u64) {
+        Tap::gather_no_more(self, memory);
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -1,11 +1,12 @@
-//! Packets into memory that nothing maps: the kernel puts the headers into the host's memory and the payload into the pages of a file, by its
-//! one copy (IORING_OP_READV_FIXED, Linux 6.15).
+//! Packets into memory that nothing maps, and out of it: their headers are in the host's memory and their payload in the pages of a file, by the
+//! kernel's one copy (IORING_OP_READV_FIXED and IORING_OP_WRITEV_FIXED, Linux 6.15).
 //!
 //! A ring keeps the pages of a buffer that is registered with it, whether they stay mapped or not. So the file is mapped behind some memory of
 //! the host's, both are registered as one buffer, and the file is unmapped again. What it had as addresses are numbers then by which requests name
 //! its pages, and nothing else: there is no way to them but the kernel's.
 
 use crate::refused::{Refused, errno};
+use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 use io_uring::{IoUring, Probe, opcode};
 use onecopy_sys::map::Mapping;
@@ -16,8 +17,11 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Bytes of the host's memory in front: whole pages of the kernel's, whatever size they have.
 const FRONT: usize = 64 << 10;
 
-/// Places that one read takes.
-pub const MOST_PLACES: usize = 32;
+/// Places that one call takes.
+pub const MOST_PLACES: usize = 64;
+
+/// The offset of what has none.
+const HERE: u64 = u64::MAX;
 
 /// RWF_NOWAIT (include/uapi/linux/fs.h). A ring would wait otherwise, for a descriptor with O_NONBLOCK too.
 const NOWAIT: i32 = 8;
@@ -25,7 +29,7 @@ const NOWAIT: i32 = 8;
 /// A file's pages, registered with a ring of their own. Between calls nothing is under way.
 pub struct Unmapped {
     ring: IoUring,
-    /// Invariant: written by the kernel within [`Unmapped::read`] alone.
+    /// Invariant: the kernel uses it within calls alone.
     front: Mapping,
     len: usize,
 }
@@ -40,16 +44,16 @@ impl Unmapped {
         let ring = IoUring::builder().dontfork().build(1).map_err(|error| Refused::Setup(errno(&error)))?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe).map_err(|error| Refused::Setup(errno(&error)))?;
-        if !probe.is_supported(opcode::ReadvFixed::CODE) {
+        if !probe.is_supported(opcode::ReadvFixed::CODE) || !probe.is_supported(opcode::WritevFixed::CODE) {
             return Err(Refused::Lacks(
-                "reads into parts of registered memory (IORING_OP_READV_FIXED)",
+                "vectors of registered memory (IORING_OP_READV_FIXED, IORING_OP_WRITEV_FIXED)",
                 "6.15",
             ));
         }
         let whole = Mapping::fronted(file, FRONT, len).map_err(Refused::Registered)?;
         let all = libc::iovec { iov_base: whole.base().as_ptr().cast(), iov_len: whole.len() };
-        // SAFETY: all of it is mapped during the call, and the ring holds the pages from then on. The kernel writes those that a request names: of
-        // the front none but within `read`, and to the others there is no reference, since they are not mapped.
+        // SAFETY: all of it is mapped during the call, and the ring holds the pages from then on. The kernel uses those that a request names: of
+        // the front none but within `run`, and to the others there is no reference, since they are not mapped.
         let registered = unsafe { ring.submitter().register_buffers(&[all]) };
         registered.map_err(|error| Refused::Registered(errno(&error)))?;
         let front = whole.cut(FRONT).map_err(Refused::Registered)?;
@@ -69,6 +73,41 @@ impl Unmapped {
         front: usize,
         places: &[(u64, usize)],
     ) -> Result<(usize, &[u8]), Errno> {
+        let parts = self.parts(front, places)?;
+        let (fd, count) = (Fd(from.as_fd().as_raw_fd()), places.len() as u32 + 1);
+        let entry = opcode::ReadvFixed::new(fd, parts.as_ptr(), count, 0).offset(HERE).rw_flags(NOWAIT);
+        // SAFETY: `parts` and the descriptor outlive the call. The front is written, of which no slice is left (`&mut self`), and pages that nothing maps.
+        let came = unsafe { self.run(&entry.build())? };
+        // SAFETY: so many bytes are mapped, and initialised, as fresh memory is. Nobody writes them while the slice lives: the request is over, the next
+        // one takes `&mut self`, and a child of this process has a copy of its own.
+        Ok((came, unsafe { std::slice::from_raw_parts(self.front.base().as_ptr(), front.min(came)) }))
+    }
+
+    /// Writes to `to`, without waiting: the slices of `front` one after the other, and behind them what lies at `places`. Returns how many bytes
+    /// were taken.
+    ///
+    /// # Errors
+    ///
+    /// What writev(2) says: EAGAIN while there is no room. As [`Unmapped::read`].
+    pub fn write(&mut self, to: impl AsFd, front: &[&[u8]], places: &[(u64, usize)]) -> Result<usize, Errno> {
+        let parts = self.parts(front.iter().map(|slice| slice.len()).sum(), places)?;
+        let mut at = self.front.base().as_ptr();
+        for slice in front {
+            // SAFETY: `parts` has seen that all of them fit in front. Nobody else uses it: between calls the kernel does not, and there is no slice of
+            // it left (`&mut self`).
+            at = unsafe {
+                at.copy_from_nonoverlapping(slice.as_ptr(), slice.len());
+                at.add(slice.len())
+            };
+        }
+        let (fd, count) = (Fd(to.as_fd().as_raw_fd()), places.len() as u32 + 1);
+        let entry = opcode::WritevFixed::new(fd, parts.as_ptr(), count, 0).offset(HERE).rw_flags(NOWAIT);
+        // SAFETY: `parts` and the descriptor outlive the call. The kernel only reads.
+        unsafe { self.run(&entry.build()) }
+    }
+
+    /// So many bytes in front, and these places, as the kernel has them.
+    fn parts(&self, front: usize, places: &[(u64, usize)]) -> Result<[libc::iovec; MOST_PLACES + 1], Errno> {
         if front == 0 || front > FRONT || places.len() > MOST_PLACES {
             return Err(Errno::INVAL);
         }
@@ -82,11 +121,17 @@ impl Unmapped {
             // A number for the kernel, no address.
             *part = libc::iovec { iov_base: base.wrapping_add(FRONT + *at as usize).cast(), iov_len: *len };
         }
-        let (fd, count) = (Fd(from.as_fd().as_raw_fd()), places.len() as u32 + 1);
-        let entry = opcode::ReadvFixed::new(fd, parts.as_ptr(), count, 0).offset(u64::MAX).rw_flags(NOWAIT);
-        // SAFETY: `parts`, the descriptor and the buffer outlive the request, since this returns only when it has completed, or when it was not
-        // handed over and never will be. What it writes is the front, of which no slice is left (`&mut self`), and pages that nothing maps.
-        let pushed = unsafe { self.ring.submission().push(&entry.build()) };
+        Ok(parts)
+    }
+
+    /// Makes a request, and waits until it is over. When this returns nothing is under way.
+    ///
+    /// # Safety
+    ///
+    /// What the entry points at is valid until this returns, and if the kernel is to write it, nobody else looks at it.
+    unsafe fn run(&mut self, entry: &Entry) -> Result<usize, Errno> {
+        // SAFETY: the caller's: this returns only when the request has completed, or when it was not handed over and never will be.
+        let pushed = unsafe { self.ring.submission().push(entry) };
         if pushed.is_err() {
             // One was left behind by a call that failed; the ring is of no more use.
             return Err(Errno::IO);
@@ -97,15 +142,12 @@ impl Unmapped {
             }
             match self.ring.submit_and_wait(1).map_err(|error| errno(&error)) {
                 Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
-                // What the kernel has taken ends, and is waited for.
                 Err(errno) if !self.ring.submission().is_empty() => return Err(errno),
+                // What the kernel has taken ends, and is waited for.
                 Err(_) => {}
             }
         };
-        let came = usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result))?;
-        // SAFETY: so many bytes are mapped, and initialised, as fresh memory is. Nobody writes them while the slice lives: the request is over, the next
-        // one takes `&mut self`, and a child of this process has a copy of its own.
-        Ok((came, unsafe { std::slice::from_raw_parts(base, front.min(came)) }))
+        usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result))
     }
 }
 
@@ -172,6 +214,35 @@ mod tests {
         assert_eq!(unmapped.read(&near, 10, &places[..1]).unwrap().0, 4106);
         drop(far);
         assert_eq!(unmapped.read(&near, 10, &places).unwrap().0, 0);
+    }
+
+    #[test]
+    fn what_is_written_is_the_front_and_the_places_in_order() {
+        let Some((file, mut unmapped)) = unmapped() else { return };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let data: Vec<u8> = (0..LEN as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        pwrite(&file, &data, 0).unwrap();
+        let places = [(8191, 3), (5, 4096), (LEN as u64 - 1, 1)];
+        assert_eq!(unmapped.write(&near, &[b"virtio", b"", b"head"], &places), Ok(10 + 4100));
+        let mut got = vec![0; 10_000];
+        assert_eq!(rustix::io::read(&far, &mut got), Ok(4110));
+        let wanted = [b"virtiohead", &data[8191..8194], &data[5..4101], &data[LEN - 1..]].concat();
+        assert!(got[..4110] == wanted);
+        assert_eq!(unmapped.write(&near, &[b"!"], &[(LEN as u64, 1)]), Err(Errno::FAULT));
+        assert_eq!(unmapped.write(&near, &[], &places), Err(Errno::INVAL));
+        // Until there is no room; nothing of it is taken then.
+        let mut sent = 0;
+        while unmapped
+            .write(&near, &[b"!"], &[(0, 30_000)])
+            .inspect_err(|e| assert_eq!(*e, Errno::AGAIN))
+            .is_ok()
+        {
+            sent += 1;
+        }
+        assert!((1..1000).contains(&sent), "{sent}");
+        drop(far);
+        assert!(unmapped.write(&near, &[b"!"], &places).is_err());
     }
 
     #[test]

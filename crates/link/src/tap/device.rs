@@ -21,6 +21,16 @@ pub(super) trait Device {
         Err(Errno::OPNOTSUPP)
     }
 
+    /// Writes one, whose payload lies at places among `pages`. EOPNOTSUPP where it cannot.
+    fn gather(
+        &mut self,
+        _pages: &mut Unmapped,
+        _front: [&[u8]; 2],
+        _places: &[(u64, usize)],
+    ) -> Result<(), Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
     /// Writes one.
     fn write(&mut self, from: &[Span<'_>]) -> Result<(), Errno>;
 }
@@ -43,6 +53,15 @@ impl Device for OwnedFd {
         places: &[(u64, usize)],
     ) -> Result<(usize, &'a [u8]), Errno> {
         pages.read(&*self, front, places)
+    }
+
+    fn gather(
+        &mut self,
+        pages: &mut Unmapped,
+        front: [&[u8]; 2],
+        places: &[(u64, usize)],
+    ) -> Result<(), Errno> {
+        pages.write(&*self, &front, places).map(drop)
     }
 
     #[inline]

@@ -29,8 +29,9 @@
 //! What belongs in a device's memory that is a file is put there by that one copy, where it is foreseen ([`Link::receive_sorted`]): a vector into
 //! registered pages that nothing maps takes the place of readv(2)'s.
 //!
-//! Payload in a device's memory is brought to the host's first, by the device's own copy ([`Page::copy_out`](onecopy_pool::Page::copy_out)):
-//! one for each run of it that lies in one piece (`staged_bytes`, `staging_ns`).
+//! Payload in a device's memory is taken from there in the same way ([`Tap::gather_from`]). That of other memory is brought to the host's
+//! first, by the device's own copy ([`Page::copy_out`](onecopy_pool::Page::copy_out)): one for each run of it that lies in one piece
+//! (`staged_bytes`, `staging_ns`).
 //!
 //! # What the kernel does
 //!
@@ -60,7 +61,7 @@ use crate::link::{Capabilities, Link, Medium};
 use crate::packet::Packet;
 use crate::rx::{Queues, Sorted};
 use error::What;
-use onecopy_pool::PagePool;
+use onecopy_pool::{DeviceMemory, PagePool};
 use onecopy_sys::tun;
 use receive::{Pools, Receiver};
 use rustix::io::Errno;
@@ -181,6 +182,23 @@ impl Tap {
             config,
             stats: Stats::default(),
         })
+    }
+
+    /// Has the kernel take payload that lies in `memory` from there itself, instead of from a copy in the host's memory. Returns whether it does: not
+    /// where the memory is no file ([`Device::file`](onecopy_pool::Device::file)), nor where io_uring does not register it
+    /// ([`Unmapped`](onecopy_uring::Unmapped)).
+    pub fn gather_from(&mut self, memory: &DeviceMemory) -> bool {
+        self.transmitter.gather_from(memory)
+    }
+
+    /// Whether it does so for memory, by its pool ([`DeviceMemory::id`]).
+    pub fn gathers_from(&self, memory: u64) -> bool {
+        self.transmitter.gathers_from(memory)
+    }
+
+    /// Ends that.
+    pub fn gather_no_more(&mut self, memory: u64) {
+        self.transmitter.gather_no_more(memory);
     }
 
     /// The device's name.

@@ -27,6 +27,8 @@ counters! {
         /// Of them, super-segments.
         transmitted_trains,
 
+        /// Bytes of payload that the kernel took from a device's memory itself.
+        gathered_bytes,
         /// Bytes of payload that were brought from a device's memory to the host's, so that the kernel could gather them.
         staged_bytes,
         /// Nanoseconds that the thread which transmits spent on these copies.

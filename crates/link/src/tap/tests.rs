@@ -14,6 +14,7 @@ use onecopy_pool::provider::{Heap, Opaque};
 use onecopy_pool::{DeviceId, DeviceMemory, PagePool, PoolConfig};
 use onecopy_sys::map::Span;
 use onecopy_sys::spans::{read_scattered, write_gathered};
+use onecopy_uring::Unmapped;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::collections::VecDeque;
@@ -27,6 +28,8 @@ struct Made {
     says: VecDeque<Errno>,
     /// Headers that it does not take.
     refuses: fn(&Header) -> bool,
+    /// It takes payload from where nothing is mapped.
+    gathers: bool,
     written: Vec<(Header, Vec<u8>)>,
 }
 
@@ -35,7 +38,7 @@ impl Made {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (near, far) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        Made { near, far, says: VecDeque::new(), refuses: |_| false, written: Vec::new() }
+        Made { near, far, says: VecDeque::new(), refuses: |_| false, gathers: false, written: Vec::new() }
     }
 
     fn arrives(&self, header: Header, bytes: &[u8]) {
@@ -50,8 +53,28 @@ impl Device for Made {
         read_scattered(&self.near, into)
     }
 
+    fn gather(
+        &mut self,
+        pages: &mut Unmapped,
+        front: [&[u8]; 2],
+        places: &[(u64, usize)],
+    ) -> Result<(), Errno> {
+        if !self.gathers {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let len = pages.write(&self.near, &front, places)?;
+        self.took(len)
+    }
+
     fn write(&mut self, from: &[Span<'_>]) -> Result<(), Errno> {
         let len = write_gathered(&self.near, from)?;
+        self.took(len)
+    }
+}
+
+impl Made {
+    /// So many bytes were written: what it says of them.
+    fn took(&mut self, len: usize) -> Result<(), Errno> {
         let mut bytes = vec![0; len];
         assert_eq!(rustix::io::read(&self.far, &mut bytes), Ok(len));
         let header = Header::of_bytes(bytes[..header::LEN].try_into().unwrap());
@@ -397,7 +420,14 @@ fn what_is_dropped_is_counted_by_the_reason() {
 }
 
 #[test]
-fn payload_of_a_device_goes_by_way_of_the_hosts_memory_whatever_the_kernel_refuses() {
+fn payload_of_a_device_goes_by_way_of_the_hosts_memory_or_from_where_it_lies_whatever_the_kernel_refuses() {
+    for (registered, gathers) in [(false, false), (true, true), (true, false)] {
+        device_payload_goes(registered, gathers);
+    }
+}
+
+/// With memory that is registered or not, over a descriptor that can gather from it or not.
+fn device_payload_goes(registered: bool, gathers: bool) {
     let memory = DeviceMemory::opaque(16, DeviceId(1)).unwrap();
     let pages = memory.alloc_all().unwrap();
     let data = bytes(65536);
@@ -408,7 +438,7 @@ fn payload_of_a_device_goes_by_way_of_the_hosts_memory_whatever_the_kernel_refus
         [|_: &Header| false, |header: &Header| header.gso_type != 0, |header: &Header| header.flags != 0]
     {
         let (mut device, mut stats, host) = (Made::new(), Stats::default(), pool(64));
-        device.refuses = refuses;
+        (device.refuses, device.gathers) = (refuses, gathers);
         let (mut chain, mut same) = (Chain::new(), Vec::new());
         for (page, offset, len) in parts {
             chain.append(Fragment::new(pages[page].clone(), offset, len).unwrap()).unwrap();
@@ -421,13 +451,22 @@ fn payload_of_a_device_goes_by_way_of_the_hosts_memory_whatever_the_kernel_refus
             packet
         };
         let mut transmitter = Transmitter::new(Capabilities { unreadable: true, ..capabilities() });
+        if registered && !transmitter.gather_from(&memory) {
+            return eprintln!("skipped: io_uring cannot write from registered memory here");
+        }
         device.says.push_back(Errno::AGAIN);
         let before = memory.copied().out;
         transmitter.transmit(&mut device, &mut stats, with(chain));
-        assert!(pages.iter().all(|page| page.is_unique()), "what waits lies in the host's memory");
+        let waits_there = pages.iter().any(|page| !page.is_unique());
+        assert_eq!(waits_there, gathers, "else what waits lies in the host's memory");
         transmitter.flush(&mut device, &mut stats);
-        let (count, staged) = (memory.copied().out - before, same.len() as u64);
-        assert_eq!((count, stats.staged_bytes, stats.unstaged), (staged, staged, 0));
+        let (count, all) = (memory.copied().out - before, same.len() as u64);
+        assert_eq!((count, stats.staged_bytes, stats.unstaged), (all - stats.gathered_bytes, count, 0));
+        // What is cut, or finished, here is so in the host's memory.
+        let whole =
+            refuses(&Header::default()) == refuses(&Header { flags: 1, gso_type: 1, ..Header::default() });
+        assert_eq!(stats.gathered_bytes, if gathers && whole { all } else { 0 });
+        assert_eq!(transmitter.gathers_from(memory.id()), gathers);
         // As the same bytes of the host's do.
         let mut plain = Chain::new();
         Writer::new(&host).append(&mut plain, &same).unwrap();

@@ -1,4 +1,5 @@
-//! Packets out: one writev each, of virtio's header, the headers and the payload's fragments, from where they lie.
+//! Packets out: one writev each, of virtio's header, the headers and the payload's fragments, from where they lie; of a device's memory, too, where
+//! that is registered ([`Registered`]).
 //!
 //! A kernel may refuse at run time what it agreed to (they became stricter about where headers end). What it refuses is cut, or its
 //! checksum finished, here; if it takes that, it is not asked again.
@@ -9,8 +10,10 @@ use super::stage::Stage;
 use super::stats::Stats;
 use crate::link::Capabilities;
 use crate::packet::{Packet, Train};
+use crate::registered::{Registered, places};
 use onecopy_chain::notify::Fate;
 use onecopy_chain::{Checksum, Kind};
+use onecopy_pool::DeviceMemory;
 use onecopy_sys::map::Span;
 use onecopy_sys::spans::MAX_GATHER;
 use rustix::io::Errno;
@@ -29,7 +32,9 @@ pub(super) struct Transmitter {
     kernel: Capabilities,
     /// What waits for the descriptor to be writable: one packet, or the parts of one.
     waiting: VecDeque<(Packet, Option<Offload>)>,
-    /// Through which payload of a device's memory goes.
+    /// Memory of devices' that the kernel takes payload from itself.
+    registered: Vec<Registered>,
+    /// Through which that of other memory goes.
     stage: Stage,
 }
 
@@ -42,7 +47,31 @@ enum Offload {
 
 impl Transmitter {
     pub fn new(promised: Capabilities) -> Transmitter {
-        Transmitter { promised, kernel: promised, waiting: VecDeque::new(), stage: Stage::default() }
+        Transmitter {
+            promised,
+            kernel: promised,
+            waiting: VecDeque::new(),
+            registered: Vec::new(),
+            stage: Stage::default(),
+        }
+    }
+
+    /// Has the kernel take payload from `memory` itself. Returns whether it does.
+    pub fn gather_from(&mut self, memory: &DeviceMemory) -> bool {
+        if !self.gathers_from(memory.id()) {
+            self.registered.extend(Registered::new(memory).ok().flatten());
+        }
+        self.gathers_from(memory.id())
+    }
+
+    /// Whether it does of memory, by its pool.
+    pub fn gathers_from(&self, memory: u64) -> bool {
+        self.registered.iter().any(|registered| registered.id() == memory)
+    }
+
+    /// It does no longer.
+    pub fn gather_no_more(&mut self, memory: u64) {
+        self.registered.retain(|registered| registered.id() != memory);
     }
 
     /// What the kernel does, as far as is known.
@@ -60,7 +89,9 @@ impl Transmitter {
             stats.full += 1;
         } else if self.promised.takes(&packet).is_err() {
             stats.not_taken += 1;
-        } else if self.stage.bring(&mut packet, stats).is_ok() {
+        } else if memory_of(&packet).is_some_and(|memory| self.gathers_from(memory))
+            || self.stage.bring(&mut packet, stats).is_ok()
+        {
             self.waiting.push_back((packet, None));
             self.flush(device, stats);
         }
@@ -93,6 +124,9 @@ impl Transmitter {
             return Ok(());
         }
         if matches!(packet.checksum(), Checksum::Partial { .. }) && !self.kernel.checksum {
+            if self.stage.bring(&mut packet, stats).is_err() {
+                return Ok(());
+            }
             if packet.finish().is_err() {
                 stats.not_taken += 1;
                 return Ok(());
@@ -103,7 +137,24 @@ impl Transmitter {
             stats.not_taken += 1;
             return Ok(());
         };
-        match write(device, &packet, header) {
+        let sent = match memory_of(&packet) {
+            Some(memory) => match self.gather(device, stats, &packet, header, memory) {
+                Err(Errno::AGAIN) => Err(Errno::AGAIN),
+                // Whatever is wrong shows, or does not, once it lies in the host's memory.
+                Err(errno) => {
+                    if errno == Errno::OPNOTSUPP {
+                        self.gather_no_more(memory);
+                    }
+                    if self.stage.bring(&mut packet, stats).is_err() {
+                        return Ok(());
+                    }
+                    write(device, &packet, header).inspect(|()| self.gather_no_more(memory))
+                }
+                Ok(()) => Ok(()),
+            },
+            None => write(device, &packet, header),
+        };
+        match sent {
             Ok(()) => {
                 if let Some(offload) = doubt {
                     stats.offload_refused += 1;
@@ -122,6 +173,25 @@ impl Transmitter {
             Err(Errno::BADFD) => stats.gone += 1,
             Err(_) => stats.failed += 1,
         }
+        Ok(())
+    }
+
+    /// Writes it with its payload from where that lies, in `memory`.
+    fn gather(
+        &mut self,
+        device: &mut impl Device,
+        stats: &mut Stats,
+        packet: &Packet,
+        header: Header,
+        memory: u64,
+    ) -> Result<(), Errno> {
+        let registered = self.registered.iter_mut().find(|registered| registered.id() == memory);
+        let registered = registered.ok_or(Errno::OPNOTSUPP)?;
+        let parts = packet.payload().payload().fragments();
+        let parts = parts.map(|part| (part.page(), part.offset(), part.len()));
+        let places = places(registered.memory(), parts).ok_or(Errno::FAULT)?;
+        device.gather(registered.pages(), [&header.to_bytes(), packet.head()], &places)?;
+        stats.gathered_bytes += packet.payload().payload().len() as u64;
         Ok(())
     }
 
@@ -164,6 +234,15 @@ impl Transmitter {
                 (kernel.checksum, kernel.tcp_segmentation, kernel.udp_segmentation) = (false, false, false);
             }
         }
+    }
+}
+
+/// Which device's memory the payload lies in, if it does, by its pool.
+fn memory_of(packet: &Packet) -> Option<u64> {
+    let payload = packet.payload().payload();
+    match payload.kind() {
+        Some(Kind::Device) => payload.fragments().next().map(|part| part.page().pool_id()),
+        _ => None,
     }
 }
 

@@ -84,7 +84,10 @@ fn too_long(_: ChainError) -> Error {
 impl Drop for TxBinding {
     fn drop(&mut self) {
         let memory = self.memory.id();
-        self.inner.with(|shard, _| shard.rx_mut().0.unbind_tx(memory));
+        self.inner.with(|shard, _| {
+            shard.link_mut().gather_no_more(memory);
+            shard.rx_mut().0.unbind_tx(memory);
+        });
     }
 }
 
@@ -147,7 +150,10 @@ impl Stack {
             bound.ok_or_else(|| error(Errno::BUSY, "the memory is bound already; drop that binding first"))
         })?;
         match memory.alloc_all() {
-            Ok(pages) => Ok(TxBinding { inner: Arc::clone(inner), memory: memory.clone(), pages, id }),
+            Ok(pages) => {
+                inner.with(|shard, _| shard.link_mut().gather_from(memory));
+                Ok(TxBinding { inner: Arc::clone(inner), memory: memory.clone(), pages, id })
+            }
             Err(_) => {
                 inner.with(|shard, _| shard.rx_mut().0.unbind_tx(memory.id()));
                 Err(error(

@@ -7,7 +7,7 @@ use onecopy_chain::{Chain, Kind};
 use onecopy_inet::stack::Stack;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::tcp::Readiness;
-use onecopy_pool::PagePool;
+use onecopy_pool::{Page, PagePool};
 use onecopy_socket::registry::Row;
 use onecopy_sync::Word;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -192,6 +192,11 @@ impl Shard {
         self.link.splits_headers()
     }
 
+    /// The link, for who binds memory.
+    pub fn link_mut(&mut self) -> &mut dyn Port {
+        &mut *self.link
+    }
+
     pub fn lands_device(&self) -> bool {
         self.link.lands_device()
     }
@@ -206,7 +211,10 @@ impl Shard {
 
     /// Copies by the kernel, or a device, that each byte of `data` costs on its way out.
     pub fn copies_of(&self, data: &Chain) -> usize {
-        let staged = data.kind() == Some(Kind::Device) && self.link.stages_device();
+        let gathered = |page: &Page| self.link.gathers_from(page.pool_id());
+        let staged = data.kind() == Some(Kind::Device)
+            && self.link.stages_device()
+            && !data.fragments().next().is_some_and(|part| gathered(part.page()));
         usize::from(self.link.kernel_copies()) + usize::from(staged)
     }
 

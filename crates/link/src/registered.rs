@@ -1,36 +1,38 @@
 //! A device's memory, registered with a ring, so that the kernel itself puts payload there, and takes it from there.
 
 use onecopy_pool::{DeviceMemory, Page};
-use onecopy_uring::{Refused, Unmapped};
+use onecopy_uring::Unmapped;
 
 /// A part of a device's memory: where it begins, and how many bytes it has.
 pub(crate) type Place = (u64, usize);
 
-/// Memory, and its pages in the hands of a ring.
+/// Memory, and its pages in the hands of a ring: what [`Queues::land`](crate::rx::Queues::land) and [`Tap::gather_from`](crate::Tap::gather_from) take.
 #[derive(Debug)]
-pub(crate) struct Registered {
+pub struct Registered {
     memory: DeviceMemory,
     pages: Unmapped,
 }
 
 impl Registered {
-    /// None where the memory is no file; an error where the kernel does not register it.
-    pub fn new(memory: &DeviceMemory) -> Result<Option<Registered>, Refused> {
-        let Some(file) = memory.file() else { return Ok(None) };
-        let pages = Unmapped::new(&*file, memory.len() as usize)?;
-        Ok(Some(Registered { memory: memory.clone(), pages }))
+    /// Registers `memory`, which takes about a millisecond a MiB: its pages are all there from then on. None where the memory is no file
+    /// ([`Device::file`](onecopy_pool::Device::file)), and where io_uring does not register it ([`Unmapped`]).
+    pub fn new(memory: &DeviceMemory) -> Option<Registered> {
+        let file = memory.file()?;
+        let pages = Unmapped::new(&*file, memory.len() as usize).ok()?;
+        Some(Registered { memory: memory.clone(), pages })
     }
 
+    /// The memory.
     pub fn memory(&self) -> &DeviceMemory {
         &self.memory
     }
 
-    /// By its pool.
-    pub fn id(&self) -> u64 {
+    /// Its number, which is its pool's.
+    pub(crate) fn id(&self) -> u64 {
         self.memory.id()
     }
 
-    pub fn pages(&mut self) -> &mut Unmapped {
+    pub(crate) fn pages(&mut self) -> &mut Unmapped {
         &mut self.pages
     }
 }

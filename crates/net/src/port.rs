@@ -2,8 +2,7 @@
 
 use onecopy_inet::trace::{Trace, Watch};
 use onecopy_link::pcap::Pcap;
-use onecopy_link::{Link, Tap};
-use onecopy_pool::DeviceMemory;
+use onecopy_link::{Link, Registered, Tap};
 use std::io::Write;
 use std::os::fd::AsFd;
 
@@ -30,8 +29,13 @@ pub trait Port: Link + AsFd + Send {
         false
     }
 
-    /// Has payload in `memory`, which is sent from, taken from where it lies, and not from a copy in the host's memory, if it can.
-    fn gather_from(&mut self, _memory: &DeviceMemory) {}
+    /// Whether it takes payload from a device's memory itself, where it can.
+    fn gathers_device(&self) -> bool {
+        false
+    }
+
+    /// Has payload in `memory`, which is sent from, taken from where it lies, and not from a copy in the host's memory.
+    fn gather_from(&mut self, _memory: Registered) {}
 
     /// Whether it does so for memory, by its pool.
     fn gathers_from(&self, _memory: u64) -> bool {
@@ -60,7 +64,11 @@ impl Port for Tap {
         true
     }
 
-    fn gather_from(&mut self, memory: &DeviceMemory) {
+    fn gathers_device(&self) -> bool {
+        true
+    }
+
+    fn gather_from(&mut self, memory: Registered) {
         Tap::gather_from(self, memory);
     }
 

@@ -150,11 +150,12 @@ impl DeviceMemory {
         Ok(parts)
     }
 
-    /// Takes parts back that were drawn and not used: whole pages go out again as the first ones.
+    /// Takes parts back that were drawn and not used: pages go out again as the first ones.
     pub fn give_back(&self, parts: Vec<Part>) {
         let pages = self.of.pages.lock();
         // The last of them goes out first.
-        parts.into_iter().rev().for_each(|part| pages.recycle(part.into_page()));
+        let whole = parts.into_iter().rev().filter(|part| !part.was_piece());
+        whole.for_each(|part| pages.recycle(part.into_page()));
     }
 
     /// All of its pages, in order: page `i` lies at `i` times [`DeviceMemory::page_len`].

@@ -327,14 +327,12 @@ impl Queues {
         self.respread();
     }
 
-    /// Has the link put payload into `memory`, which is bound, itself where it can ([`Link::receive_sorted`](crate::Link::receive_sorted)). Returns
-    /// whether: not where the memory is no file ([`Device::file`](onecopy_pool::Device::file)), nor where io_uring does not register it
-    /// ([`Unmapped`](onecopy_uring::Unmapped)). All its pages are there from then on, and stay as long as it is bound.
-    pub fn land(&mut self, memory: &DeviceMemory) -> bool {
+    /// Has the link put payload into memory that is bound itself, where it can ([`Link::receive_sorted`](crate::Link::receive_sorted)), as long as it is
+    /// bound.
+    pub fn land(&mut self, memory: Registered) {
         if self.registered.iter().all(|registered| registered.id() != memory.id()) {
-            self.registered.extend(Registered::new(memory).ok().flatten());
+            self.registered.push(memory);
         }
-        self.registered.iter().any(|registered| registered.id() == memory.id())
     }
 
     fn respread(&mut self) {

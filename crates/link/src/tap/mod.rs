@@ -59,9 +59,10 @@ pub use stats::Stats;
 
 use crate::link::{Capabilities, Link, Medium};
 use crate::packet::Packet;
+use crate::registered::Registered;
 use crate::rx::{Queues, Sorted};
 use error::What;
-use onecopy_pool::{DeviceMemory, PagePool};
+use onecopy_pool::PagePool;
 use onecopy_sys::tun;
 use receive::{Pools, Receiver};
 use rustix::io::Errno;
@@ -184,14 +185,12 @@ impl Tap {
         })
     }
 
-    /// Has the kernel take payload that lies in `memory` from there itself, instead of from a copy in the host's memory. Returns whether it does: not
-    /// where the memory is no file ([`Device::file`](onecopy_pool::Device::file)), nor where io_uring does not register it
-    /// ([`Unmapped`](onecopy_uring::Unmapped)).
-    pub fn gather_from(&mut self, memory: &DeviceMemory) -> bool {
-        self.transmitter.gather_from(memory)
+    /// Has the kernel take payload that lies in `memory` from there itself, instead of from a copy in the host's memory.
+    pub fn gather_from(&mut self, memory: Registered) {
+        self.transmitter.gather_from(memory);
     }
 
-    /// Whether it does so for memory, by its pool ([`DeviceMemory::id`]).
+    /// Whether it does so for memory, by its pool ([`DeviceMemory::id`](onecopy_pool::DeviceMemory::id)). (It ends where the kernel does not after all.)
     pub fn gathers_from(&self, memory: u64) -> bool {
         self.transmitter.gathers_from(memory)
     }

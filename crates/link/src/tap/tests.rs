@@ -7,6 +7,7 @@ use super::stats::Stats;
 use super::transmit::{FRAGMENTS, Transmitter};
 use crate::link::{Capabilities, Medium};
 use crate::packet::{Gso, Packet, Train};
+use crate::registered::Registered;
 use crate::rx::{Queues, Rule, Sorted};
 use onecopy_chain::notify::{Config, Lender, Segment};
 use onecopy_chain::{Chain, Checksum, Fragment, Kind, Writer};
@@ -451,8 +452,11 @@ fn device_payload_goes(registered: bool, gathers: bool) {
             packet
         };
         let mut transmitter = Transmitter::new(Capabilities { unreadable: true, ..capabilities() });
-        if registered && !transmitter.gather_from(&memory) {
-            return eprintln!("skipped: io_uring cannot write from registered memory here");
+        if registered {
+            let Some(registered) = Registered::new(&memory) else {
+                return eprintln!("skipped: io_uring cannot write from registered memory here");
+            };
+            transmitter.gather_from(registered);
         }
         device.says.push_back(Errno::AGAIN);
         let before = memory.copied().out;
@@ -488,9 +492,10 @@ fn a_descriptor_that_cannot_land_is_read_as_ever() {
     queues.set_len(2).unwrap();
     queues.steer(Rule { to: "0.0.0.0:80".parse().unwrap(), queue: 1 }).unwrap();
     queues.bind(&memory, &[1]).unwrap();
-    if !queues.land(&memory) {
+    let Some(registered) = Registered::new(&memory) else {
         return eprintln!("skipped: io_uring cannot read to registered memory here");
-    }
+    };
+    queues.land(registered);
     let mut packet = vec![0; 54 + 20_000];
     (packet[12], packet[14], packet[23], packet[37], packet[46]) = (8, 0x45, 6, 80, 0x50);
     packet[16..18].copy_from_slice(&20_040_u16.to_be_bytes());

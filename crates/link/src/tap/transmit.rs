@@ -13,7 +13,6 @@ use crate::packet::{Packet, Train};
 use crate::registered::{Registered, places};
 use onecopy_chain::notify::Fate;
 use onecopy_chain::{Checksum, Kind};
-use onecopy_pool::DeviceMemory;
 use onecopy_sys::map::Span;
 use onecopy_sys::spans::MAX_GATHER;
 use rustix::io::Errno;
@@ -56,12 +55,11 @@ impl Transmitter {
         }
     }
 
-    /// Has the kernel take payload from `memory` itself. Returns whether it does.
-    pub fn gather_from(&mut self, memory: &DeviceMemory) -> bool {
+    /// Has the kernel take payload from `memory` itself.
+    pub fn gather_from(&mut self, memory: Registered) {
         if !self.gathers_from(memory.id()) {
-            self.registered.extend(Registered::new(memory).ok().flatten());
+            self.registered.push(memory);
         }
-        self.gathers_from(memory.id())
     }
 
     /// Whether it does of memory, by its pool.

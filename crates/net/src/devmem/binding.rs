@@ -2,6 +2,7 @@
 
 use crate::stack::{Inner, Shard, Stack};
 use onecopy_inet::stack::RoomStats;
+use onecopy_link::Registered;
 use onecopy_link::rx::{BadQueue, QueueStats, Rule};
 use onecopy_pool::DeviceMemory;
 use onecopy_socket::{Error, Op, Result};
@@ -165,6 +166,9 @@ impl Stack {
     /// link does not split headers ([`Port::splits_headers`](crate::Port::splits_headers)). EBUSY for memory that is sent from
     /// ([`Stack::bind_tx`]).
     pub fn bind_rx(&self, memory: &DeviceMemory, queues: &[u32]) -> Result<Binding> {
+        // Without the lock: it takes a while.
+        let lands = self.rx(|shard, _| shard.lands_device())?;
+        let registered = lands.then(|| Registered::new(memory)).flatten();
         let bound = self.rx(|shard, now| {
             let refuse = |errno, why| Err(Error::new(Op::Bind, errno).because(why));
             if shard.is_down() {
@@ -173,7 +177,6 @@ impl Stack {
             if !shard.splits_headers() {
                 return refuse(Errno::OPNOTSUPP, "the link does not split headers from payload; use a Tap");
             }
-            let lands = shard.lands_device();
             let (rx, inet) = shard.rx_mut();
             let least = LEAST.1.max(LEAST.0 * u64::from(inet.interface().mtu()));
             if memory.len() < least {
@@ -186,7 +189,7 @@ impl Stack {
             if rx.is_sent_from(memory.id()) {
                 return refuse(Errno::BUSY, "all of the memory's pages are sent from; bind other memory");
             }
-            rx.bind(inet, now, memory, queues, lands).map_err(|why| bad(Op::Bind, why))
+            rx.bind(inet, now, memory, queues, registered).map_err(|why| bad(Op::Bind, why))
         })?;
         Ok(Binding { inner: Arc::clone(self.own()?), memory: memory.clone(), id: bound? })
     }

@@ -4,8 +4,8 @@ use super::binding::Event;
 use crate::port::Port;
 use onecopy_chain::{Chain, Kind};
 use onecopy_inet::stack::{RoomId, RoomStats, Stack};
-use onecopy_link::Capabilities;
 use onecopy_link::rx::{BadQueue, Queues, Sorted};
+use onecopy_link::{Capabilities, Registered};
 use onecopy_pool::{DeviceMemory, Page};
 use onecopy_sync::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -201,18 +201,18 @@ impl Rx {
         }
     }
 
-    /// Binds memory, and has the link put payload there itself where it can; returns the binding's number.
+    /// Binds memory, and has the link put payload there itself if that is registered for it; returns the binding's number.
     pub fn bind(
         &mut self,
         inet: &mut Stack,
         now: u64,
         memory: &DeviceMemory,
         queues: &[u32],
-        lands: bool,
+        registered: Option<Registered>,
     ) -> Result<u32, BadQueue> {
         self.queues.bind(memory, queues)?;
-        if lands {
-            self.queues.land(memory);
+        if let Some(registered) = registered {
+            self.queues.land(registered);
         }
         self.last += 1;
         self.known.entry(memory.id()).or_default().id = self.last;

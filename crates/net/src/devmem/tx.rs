@@ -2,6 +2,7 @@
 
 use crate::stack::{Inner, Stack};
 use onecopy_chain::{Chain, ChainError, Fragment};
+use onecopy_link::Registered;
 use onecopy_pool::{DeviceMemory, Page};
 use onecopy_socket::{Error, Op, Result};
 use rustix::io::Errno;
@@ -151,7 +152,11 @@ impl Stack {
         })?;
         match memory.alloc_all() {
             Ok(pages) => {
-                inner.with(|shard, _| shard.link_mut().gather_from(memory));
+                // Without the lock: it takes a while.
+                let gathers = inner.with(|shard, _| shard.link_mut().gathers_device());
+                if let Some(registered) = gathers.then(|| Registered::new(memory)).flatten() {
+                    inner.with(|shard, _| shard.link_mut().gather_from(registered));
+                }
                 Ok(TxBinding { inner: Arc::clone(inner), memory: memory.clone(), pages, id })
             }
             Err(_) => {

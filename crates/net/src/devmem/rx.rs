@@ -1,12 +1,13 @@
 //! What of device memory lies under the stack's lock: its receive queues, and what is bound to them; and which memory is sent from.
 
 use super::binding::Event;
+use super::frags::Frag;
 use crate::port::Port;
 use onecopy_chain::{Chain, Kind};
 use onecopy_inet::stack::{RoomId, RoomStats, Stack};
 use onecopy_link::rx::{BadQueue, Queues, Sorted};
 use onecopy_link::{Capabilities, Registered};
-use onecopy_pool::{DeviceMemory, Page};
+use onecopy_pool::DeviceMemory;
 use onecopy_sync::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -256,14 +257,29 @@ impl Rx {
         self.sent_from.contains(&memory)
     }
 
-    /// By which number the memory of `page` was bound last; 0 for memory that never was, such as a neighbour's in the same process.
-    pub fn binding_of(&self, page: &Page) -> u32 {
-        self.known.get(&page.pool_id()).map_or(0, |known| known.id)
-    }
-
-    /// Whether the link itself put what lies in `page` there, so that it was not copied from the host's memory.
-    pub fn has_landed(&self, page: &Page) -> bool {
-        self.known.get(&page.pool_id()).is_some_and(|known| known.has_landed(page.index()))
+    /// What is said of the fragments of a device's memory, without tokens; and how many of their bytes were copied there from the host's, as the link
+    /// had not put them there itself. The binding is 0 for memory that never was bound, such as a neighbour's in the same process.
+    pub fn tell(&self, data: &Chain) -> (Vec<Frag>, usize) {
+        let mut told = Vec::with_capacity(data.fragment_count());
+        let (mut placed, mut memory) = (0, None);
+        for fragment in data.fragments() {
+            let page = fragment.page();
+            let known = match memory {
+                Some((pool, known)) if pool == page.pool_id() => known,
+                _ => self.known.get(&page.pool_id()),
+            };
+            memory = Some((page.pool_id(), known));
+            if !known.is_some_and(|known| known.has_landed(page.index())) {
+                placed += fragment.len();
+            }
+            told.push(Frag {
+                offset: u64::from(page.index()) * page.len() as u64 + fragment.offset() as u64,
+                len: fragment.len() as u32,
+                token: 0,
+                binding: known.map_or(0, |known| known.id),
+            });
+        }
+        (told, placed)
     }
 
     pub fn event(&mut self, id: u32) -> Option<Event> {

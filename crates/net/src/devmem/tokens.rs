@@ -7,6 +7,7 @@ use onecopy_chain::Fragment;
 use onecopy_pool::provider::CopyError;
 use onecopy_sync::Mutex;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 /// The highest token: they have 31 bits (include/net/sock.h: sk_user_frags).
@@ -25,10 +26,26 @@ pub(crate) struct Tokens {
 
 #[derive(Debug, Default)]
 struct State {
-    held: HashMap<u32, Fragment>,
+    held: HashMap<u32, Fragment, BuildHasherDefault<InOrder>>,
     last: u32,
     /// The socket is closed: what is given out now is given back at once.
     closed: bool,
+}
+
+/// Spreads tokens, which come one after the other and are nobody else's to choose: a multiplication will do.
+#[derive(Debug, Default)]
+struct InOrder(u64);
+
+impl Hasher for InOrder {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
+    }
+    fn write_u32(&mut self, token: u32) {
+        self.0 = (self.0 ^ u64::from(token)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
 }
 
 impl State {

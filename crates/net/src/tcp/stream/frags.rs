@@ -1,7 +1,7 @@
 //! Receiving by reference, from whatever memory: device memory TCP's recvmsg(2).
 
 use super::Stream;
-use crate::devmem::{Frag, Frags, TokenRange, Tokens};
+use crate::devmem::{Frag, Frags, Rx, TokenRange, Tokens};
 use crate::error::of;
 use crate::socket::Way;
 use crate::tcp::endpoint::Options;
@@ -85,6 +85,20 @@ impl Stream {
                 if n == 0 {
                     return Ok((Got::Thrown(0), copies));
                 }
+                let of = |data: Segment<Chain>, rx: &Rx| match data.payload().kind() {
+                    Some(Kind::Device) => {
+                        let (told, placed) = rx.tell(data.payload());
+                        Got::Device(data, told, placed)
+                    }
+                    _ => Got::Host(data),
+                };
+                if most == usize::MAX && !peeks && !throws {
+                    // Nothing has to be known before.
+                    return match inet.tcp_receive(now, id, n)? {
+                        Received::End => Ok((Got::End, copies)),
+                        Received::Data(data) => Ok((of(data, rx), copies)),
+                    };
+                }
                 let seen = inet.tcp_peek(id, 0, n);
                 let Some(seen) = seen.filter(|seen| !seen.payload().is_empty()) else {
                     // Nothing is there: a receive says why.
@@ -122,20 +136,7 @@ impl Stream {
                         }
                     }
                 };
-                if !device {
-                    return Ok((Got::Host(data), copies));
-                }
-                let tell = |fragment: &onecopy_chain::Fragment| Frag {
-                    offset: u64::from(fragment.page().index()) * fragment.page().len() as u64
-                        + fragment.offset() as u64,
-                    len: fragment.len() as u32,
-                    token: 0,
-                    binding: rx.binding_of(fragment.page()),
-                };
-                let told = data.payload().fragments().map(tell).collect();
-                let placed = data.payload().fragments().filter(|fragment| !rx.has_landed(fragment.page()));
-                let placed = placed.map(|fragment| fragment.len()).sum();
-                Ok((Got::Device(data, told, placed), copies))
+                Ok((of(data, rx), copies))
             })?;
         let count = |len: usize, placed: usize| {
             if !peeks {

@@ -1,6 +1,6 @@
 """Row `python`: tensors from one process to another, all elements read by the receiver.
 
-    python3 bench/python/row.py [--json] [--rounds N] [--quick]
+    python3 bench/python/row.py [--json] [--rounds N] [--quick] [--record FILE]
 
 Each engine moves fresh data in messages of 64 KiB and 1 MiB, and the receiver sums every message with numpy. Ours sends
 records and sums where they lie. Rivals: pickle over multiprocessing.Pipe, and a double-buffered multiprocessing.shared_memory
@@ -8,6 +8,7 @@ ring with two semaphores, whose sender copies in and whose receiver sums in plac
 """
 
 import argparse
+import csv
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -148,7 +149,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one record a line")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="for a moment: is it alive?")
+    parser.add_argument("--record", metavar="FILE", help="append the figures to a file that `onecopy bench --record` has made")
     args = parser.parse_args()
+    records: list[list[object]] = []
     for case, size in (("64K", 64 << 10), ("1M", 1 << 20)):
         words = size // 8
         count = max(4, ((2 << 20) if args.quick else (256 << 20)) // size)
@@ -161,6 +164,10 @@ def main() -> None:
                     rates[name].append(rate)
         medians = {name: statistics.median(all_) for name, all_ in rates.items()}
         for name, all_ in rates.items():
+            figures = [value / 1e9 for value in (medians[name], min(all_), max(all_))]
+            engine_name = "auto" if name == "onecopy" else name
+            ratio = medians[name] / medians["pickle"]
+            records.append(["python", case, engine_name, "rate", "GB/s", *figures, args.rounds, "pickle", ratio])
             for baseline in [rival for rival in ENGINES if rival != name] if name == "onecopy" else [None]:
                 record = {
                     "bench": "python", "case": case, "engine": name, "metric": "rate", "unit": "B/s",
@@ -170,8 +177,11 @@ def main() -> None:
                 if args.json:
                     print(json.dumps(record))
                 else:
-                    ratio = f"{record['ratio']:6.2f} x {baseline}" if baseline else ""
-                    print(f"{case:4} {name:14} {medians[name] / 1e9:6.2f} GB/s ({min(all_) / 1e9:.2f}-{max(all_) / 1e9:.2f}) {ratio}")
+                    against = f"{record['ratio']:6.2f} x {baseline}" if baseline else ""
+                    print(f"{case:4} {name:14} {medians[name] / 1e9:6.2f} GB/s ({min(all_) / 1e9:.2f}-{max(all_) / 1e9:.2f}) {against}")
+    if args.record:
+        with open(args.record, "a", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(records)
     print(f"python {sys.version.split()[0]}, numpy {numpy.__version__}, {os.cpu_count()} CPUs, not pinned", file=sys.stderr)
 
 

@@ -24,6 +24,11 @@ impl Failure {
     pub fn waits(&self) -> bool {
         [Errno::AGAIN, Errno::INTR].iter().any(|errno| errno.raw_os_error() == self.errno)
     }
+
+    /// Whether each call says so until something else is done about it: EFAULT, of bytes in a device's memory.
+    pub fn stays(&self) -> bool {
+        self.errno == Errno::FAULT.raw_os_error()
+    }
 }
 
 impl From<onecopy::Error> for Failure {
@@ -54,6 +59,12 @@ impl From<Failure> for PyErr {
 /// The exception for an error.
 pub fn failed(error: impl Into<Failure>) -> PyErr {
     error.into().into()
+}
+
+/// [`Failure::stays`] of an exception.
+pub fn stays(py: Python<'_>, error: &PyErr) -> bool {
+    let errno = error.value(py).getattr("errno").and_then(|errno| errno.extract());
+    errno.is_ok_and(|errno| Failure { errno, text: String::new() }.stays())
 }
 
 /// Seconds, as Python gives a limit.

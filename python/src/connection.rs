@@ -48,6 +48,12 @@ impl Inner {
         self.settings().timeout
     }
 
+    /// What failed behind bytes that were received before is said now.
+    fn late(&self) -> PyResult<()> {
+        let late = self.settings().late.take();
+        late.map_or(Ok(()), Err)
+    }
+
     pub fn set_reserved(&self, reserved: bool) {
         self.settings().reserved = reserved;
     }
@@ -70,9 +76,9 @@ impl Inner {
                     }
                 }
                 Err(error) if have > 0 && error.is_instance_of::<PyOSError>(py) => {
-                    // To wait once more is no news.
-                    if !error.is_instance_of::<PyTimeoutError>(py)
-                        && !error.is_instance_of::<PyBlockingIOError>(py)
+                    // To wait once more is no news; and what stays is said again. (A connection may time out, too: before our limit.)
+                    let is_ours = late && error.is_instance_of::<PyTimeoutError>(py);
+                    if !is_ours && !error.is_instance_of::<PyBlockingIOError>(py) && !call::stays(py, &error)
                     {
                         self.settings().late = Some(error);
                     }
@@ -102,9 +108,7 @@ impl Inner {
     ) -> PyResult<R> {
         let dont_wait = flags & DONTWAIT != 0;
         let limit = self.timeout();
-        if let Some(error) = self.settings().late.take() {
-            return Err(error);
-        }
+        self.late()?;
         self.loans.relieve(self.transport.receive_capacity() / 2);
         if self.loans.any() {
             let patient = !dont_wait && limit != Some(Duration::ZERO);
@@ -357,6 +361,7 @@ impl Connection {
     fn recv_frags(&self, py: Python<'_>, n: usize, flags: u32, most: Option<usize>) -> PyResult<Frags> {
         let inner = self.inner()?;
         let stream = inner.transport.on_stack().map_err(failed)?;
+        inner.late()?;
         let mut own = RecvFlags::empty();
         own.set(RecvFlags::DONTWAIT, flags & DONTWAIT != 0);
         own.set(RecvFlags::PEEK, flags & PEEK != 0);

@@ -76,11 +76,16 @@ impl<T> Drop for Here<T> {
 /// Bytes of a piece from which on it is worth a view of its own: below that a copy of all that is there costs less than views of each.
 const SMALL: usize = 2048;
 
+/// About so many bytes one receive of ours takes that waits for all.
+const TURN: usize = 1 << 20;
+
 /// A connection.
 pub struct Stream {
     stream: Here<tcp::Stream>,
     pages: Arc<Pages>,
     limit: Mutex<Option<Duration>>,
+    /// What failed behind bytes that were received, which the stack says once: the next receive does.
+    late: Mutex<Option<Failure>>,
 }
 
 impl Stream {
@@ -89,7 +94,8 @@ impl Stream {
         stream.set_nonblocking(true)?;
         // Made with the first call; later ones find it.
         stream.poll_fd()?;
-        Ok(Stream { stream: Here::new(stream), pages: Arc::clone(pages), limit: Mutex::new(None) })
+        let (stream, pages) = (Here::new(stream), Arc::clone(pages));
+        Ok(Stream { stream, pages, limit: Mutex::new(None), late: Mutex::default() })
     }
 
     /// Connects, as often as it is called: an interrupted call leaves in `begun` what the next one goes on with.
@@ -127,12 +133,21 @@ impl Stream {
         dont_wait: bool,
         mut attempt: impl FnMut(&tcp::Stream) -> onecopy::Result<R>,
     ) -> Result<R> {
+        let stream = if way == PollFlags::IN { self.receiver()? } else { self.stream.get()? };
+        patiently(|| stream.poll_fd(), way, self.limit(dont_wait), || attempt(stream))
+    }
+
+    fn limit(&self, dont_wait: bool) -> Option<Duration> {
+        if dont_wait { Some(Duration::ZERO) } else { *lock(&self.limit) }
+    }
+
+    /// For a receive.
+    fn receiver(&self) -> Result<&tcp::Stream> {
         let stream = self.stream.get()?;
-        let limit = match dont_wait {
-            true => Some(Duration::ZERO),
-            false => *lock(&self.limit),
-        };
-        patiently(|| stream.poll_fd(), way, limit, || attempt(stream))
+        match lock(&self.late).take() {
+            Some(failure) => Err(failure),
+            None => Ok(stream),
+        }
     }
 
     pub fn send(&self, bytes: &[u8], flags: SendFlags) -> Result<usize> {
@@ -150,17 +165,29 @@ impl Stream {
         }
     }
 
+    /// With WAITALL it goes on while there is more: within one limit, and for [`TURN`] bytes, behind which the caller looks for signals.
     pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
-        let (dont_wait, all) = (flags.contains(RecvFlags::DONTWAIT), flags.contains(RecvFlags::WAITALL));
+        let (stream, all) = (self.receiver()?, flags.contains(RecvFlags::WAITALL));
+        let most = buffer.len().min(TURN);
+        let (limit, began) = (self.limit(flags.contains(RecvFlags::DONTWAIT)), Instant::now());
         let mut have = 0;
         loop {
-            let got = self.patiently(PollFlags::IN, dont_wait, |stream| {
-                stream.recv_with_flags(&mut buffer[have..], RecvFlags::empty())
-            });
+            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+            let got = patiently(
+                || stream.poll_fd(),
+                PollFlags::IN,
+                left,
+                || stream.recv_with_flags(&mut buffer[have..], RecvFlags::empty()),
+            );
             match got {
                 // What has come is not lost for what has not.
-                Err(_) if have > 0 => return Ok(have),
-                Ok(n) if all && n > 0 && have + n < buffer.len() => have += n,
+                Err(failure) if have > 0 => {
+                    if !failure.waits() && !failure.stays() {
+                        *lock(&self.late) = Some(failure);
+                    }
+                    return Ok(have);
+                }
+                Ok(n) if all && n > 0 && have + n < most => have += n,
                 done => return done.map(|n| have + n),
             }
         }

@@ -207,6 +207,21 @@ def test_flags_are_recvmsgs(world: World) -> None:
         assert len(receiver.recv_frags(0)) == 0
 
 
+def test_a_receive_that_waits_for_all_stops_before_the_devices_memory(world: World) -> None:
+    sender, receiver = world.connected()
+    sender.send(b"abc")
+    while len(receiver.recv_frags(3, onecopy.PEEK)) < 3:
+        pass
+    room = bytearray(8)
+    with world.bind():
+        sender.send(b"placed")
+        assert receiver.recv_into(room, onecopy.WAITALL) == 3 and room[:3] == b"abc"
+        assert received(receiver, 6) == b"placed"
+    # That is over, and no news any more.
+    sender.send(b"defghijk")
+    assert receiver.recv_into(room, onecopy.WAITALL) == 8 and room == b"defghijk"
+
+
 def test_a_wrong_bind_says_what_the_kernels_does(world: World) -> None:
     small = onecopy.DeviceMemory.opaque(4096)
     fails(errno.EINVAL, world.far.bind_rx, world.memory, [])

@@ -137,6 +137,59 @@ def test_recv_into_waits_for_all_as_sockets_do(transport: str) -> None:
     assert other.recv_into(few, onecopy.WAITALL) == 0
 
 
+@pytest.mark.parametrize("then", ["recv_into", "recv_frags", "tensor"])
+def test_a_reset_behind_what_waited_for_all_is_told_once(then: str) -> None:
+    near, far = onecopy.Stack.pair()
+    listener = far.listen("tcp://10.0.0.2:80")
+    one, other = near.connect(listener.address, timeout=60), listener.accept()
+    other.settimeout(60)
+    other.sendall(b"unread")
+    while len(one.recv_frags(6, onecopy.PEEK)) < 6:
+        pass
+    one.sendall(b"abc")
+    while len(other.recv_frags(3, onecopy.PEEK)) < 3:
+        pass
+    if then == "tensor":
+        threading.Timer(0.05, one.close).start()
+        with pytest.raises(ConnectionResetError):
+            other.recv(shape=(8,), dtype="uint8")
+        return
+    threading.Timer(0.05, one.close).start()
+    few = bytearray(8)
+    assert other.recv_into(few, onecopy.WAITALL) == 3 and few[:3] == b"abc"
+    with pytest.raises(ConnectionResetError):
+        other.recv_into(few) if then == "recv_into" else other.recv_frags()
+    assert other.recv_into(few) == 0
+
+
+@pytest.mark.parametrize("transport", ["auto", "kernel", "tcp", "stack"])
+def test_the_timeout_is_of_all_that_is_waited_for(transport: str) -> None:
+    if transport == "tcp":
+        listener = onecopy.listen("tcp://127.0.0.1:0")
+        one, other = onecopy.connect(listener.address), listener.accept()
+    elif transport == "stack":
+        near, far = onecopy.Stack.pair()
+        listener = far.listen("tcp://10.0.0.2:80")
+        one, other = near.connect(listener.address), listener.accept()
+    else:
+        one, other = onecopy.pair(transport=transport)
+    other.settimeout(0.3)
+    done = threading.Event()
+
+    def trickle() -> None:
+        while not done.wait(0.05):
+            one.sendall(b"x")
+
+    sender = threading.Thread(target=trickle)
+    sender.start()
+    began = time.monotonic()
+    have = other.recv_into(bytearray(400), onecopy.WAITALL)
+    took = time.monotonic() - began
+    done.set()
+    sender.join()
+    assert 0 < have < 400 and took < 10, (have, took)
+
+
 def test_a_signal_does_not_cut_what_waits_for_all() -> None:
     one, other = onecopy.pair()
     one.sendall(b"12345")

@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyTuple};
 use rustix::io::Errno;
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::call::{Failure, failed};
+use crate::call::{self, Failure, failed};
 use crate::loans::lock;
 use crate::on_stack::Here;
 
@@ -79,6 +79,13 @@ pub struct DeviceMemory(Here<Kind>);
 
 fn pages(size: usize) -> u32 {
     u32::try_from(size.div_ceil(PAGE)).unwrap_or(u32::MAX)
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        // To free a device's memory waits for what the device does.
+        call::let_go(self.0.take());
+    }
 }
 
 impl DeviceMemory {
@@ -180,6 +187,13 @@ pub struct Binding {
     /// Taken out before the stack is asked: who waits for this lock may have the GIL.
     bound: Mutex<Option<Arc<Here<devmem::Binding>>>>,
     id: u32,
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        // To unbind waits for the stack's lock.
+        call::let_go(lock(&self.bound).take());
+    }
 }
 
 impl Binding {

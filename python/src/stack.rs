@@ -160,7 +160,7 @@ impl Stack {
         )
     }
 
-    /// Has so many receive queues; there is one, if this is not called. OSError (EINVAL) where one that would go is bound or has flows steered to it.
+    /// Has so many receive queues; there is one, if this is not called. OSError (EINVAL) for more than 65,535, and where one that would go is bound or has flows steered to it.
     fn set_queues(&self, py: Python<'_>, count: u32) -> PyResult<()> {
         let stack = self.stack.get().map_err(failed)?;
         py.detach(|| stack.set_queues(count)).map_err(failed)

@@ -234,6 +234,7 @@ def test_a_wrong_bind_says_what_the_kernels_does(world: World) -> None:
         fails(errno.EINVAL, world.far.set_queues, 1)
     assert world.far.queues == 2 and world.far.queue_stats(2) is None
     assert world.far.unsteer(SERVER) and not world.far.unsteer(SERVER)
+    fails(errno.EINVAL, world.far.set_queues, 2**32 - 1)
     fails(errno.EINVAL, onecopy.DeviceMemory.opaque, 0)
     one, _ = onecopy.pair()
     for call in (one.recv_frags, lambda: one.dont_need([1]), lambda: one.tokens_held):

@@ -72,6 +72,9 @@ pub struct Rule {
     pub queue: u32,
 }
 
+/// Queues that there can be at most: a packet's number of its queue has 16 bits (include/linux/skbuff.h: queue_mapping).
+const MOST: u32 = u16::MAX as u32;
+
 /// Why queues are not what they were asked to be. [`BadQueue::errno`] is what the kernel says in the same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -104,13 +107,22 @@ pub enum BadQueue {
     },
     /// No queue would be left for flows that nobody steers.
     NoneLeft,
+    /// There cannot be so many queues.
+    TooMany {
+        /// How many there can be.
+        most: u32,
+    },
 }
 
 impl BadQueue {
     /// The number (include/uapi/asm-generic/errno.h).
     pub fn errno(self) -> i32 {
         match self {
-            BadQueue::None | BadQueue::NotSplit | BadQueue::InUse { .. } | BadQueue::NoneLeft => 22,
+            BadQueue::None
+            | BadQueue::NotSplit
+            | BadQueue::InUse { .. }
+            | BadQueue::NoneLeft
+            | BadQueue::TooMany { .. } => 22,
             BadQueue::OutOfRange { .. } => 34,
             BadQueue::Bound { .. } => 17,
             BadQueue::PageSize { .. } => 7,
@@ -139,6 +151,7 @@ impl fmt::Display for BadQueue {
             BadQueue::NoneLeft => {
                 f.write_str("flows that nobody steers need a queue that is not bound; leave one")
             }
+            BadQueue::TooMany { most } => write!(f, "there can be {most} queues; ask for no more"),
         }
     }
 }
@@ -210,10 +223,13 @@ impl Queues {
     ///
     /// # Errors
     ///
-    /// A queue that is bound cannot go, nor one that flows are steered to; [`BadQueue::None`] for no queue at all.
+    /// A queue that is bound cannot go, nor one that flows are steered to; [`BadQueue::None`] for no queue at all; [`BadQueue::TooMany`].
     pub fn set_len(&mut self, count: u32) -> Result<(), BadQueue> {
         if count == 0 {
             return Err(BadQueue::None);
+        }
+        if count > MOST {
+            return Err(BadQueue::TooMany { most: MOST });
         }
         let bound = |queue: &u32| self.list[*queue as usize].memory.is_some();
         if let Some(queue) = (count..self.len()).find(bound) {

@@ -99,6 +99,7 @@ fn bad(op: Op, why: BadQueue) -> Error {
         BadQueue::NoneLeft => {
             "flows that nobody steers need a queue that is not bound; make more with Stack::set_queues"
         }
+        BadQueue::TooMany { .. } => "there can be 65535 queues; ask for no more",
         _ => "the queues cannot be so",
     })
 }
@@ -113,7 +114,7 @@ impl Stack {
     ///
     /// # Errors
     ///
-    /// EINVAL for none, and where a queue that would go is bound or has flows steered to it.
+    /// EINVAL for none, for more than 65,535, and where a queue that would go is bound or has flows steered to it.
     pub fn set_queues(&self, count: u32) -> Result<()> {
         self.rx(|shard, _| shard.rx_mut().0.queues_mut().set_len(count))?.map_err(|why| bad(Op::Option, why))
     }

@@ -30,6 +30,7 @@ fn what_the_kernel_refuses_is_refused_alike() {
     assert_eq!(errno(bind(&[1])), 17, "bound");
     assert_eq!(errno(stack.set_queues(1)), 22, "a bound queue would go");
     assert_eq!(errno(stack.set_queues(0)), 22);
+    assert_eq!(errno(stack.set_queues(u32::MAX)), 22, "no memory holds as many");
     assert_eq!(errno(stack.set_header_split(false)), 22, "bound");
     assert_eq!(errno(stack.steer(server(), 2)), 34);
     stack.set_queues(4).unwrap();

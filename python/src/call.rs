@@ -13,6 +13,22 @@ pub const PEEK: u32 = 0x2;
 pub const TRUNC: u32 = 0x20;
 pub const WAITALL: u32 = 0x100;
 
+/// Refuses those flags that a receive has not: who asked to look at bytes would lose them.
+///
+/// # Errors
+///
+/// OSError: EOPNOTSUPP.
+pub fn has_only(known: u32, flags: u32) -> PyResult<()> {
+    if flags & (PEEK | TRUNC | WAITALL) & !known == 0 {
+        return Ok(());
+    }
+    Err(failed(Failure {
+        errno: Errno::OPNOTSUPP.raw_os_error(),
+        text: "this receive has no such flag: recv_frags has PEEK and TRUNC, and recv_into has WAITALL"
+            .to_owned(),
+    }))
+}
+
 /// Why a call failed: an errno, and what there is to say of it.
 pub struct Failure {
     pub errno: i32,

@@ -60,12 +60,14 @@ impl Inner {
 
     /// Receives into a buffer: what is there; with WAITALL as much as there is room for, unless the end, an error or the timeout comes before.
     fn fill(&self, py: Python<'_>, bytes: &mut [u8], flags: u32) -> PyResult<usize> {
+        call::has_only(WAITALL, flags)?;
         let all = flags & WAITALL != 0 && flags & DONTWAIT == 0 && !self.transport.has_records();
         let (len, began) = (bytes.len(), Instant::now());
         let mut have = 0;
         loop {
             let rest = &mut bytes[have..];
-            let got = self.receiving(py, flags, |dont_wait| self.transport.recv(rest, dont_wait, all));
+            let got =
+                self.receiving(py, flags & !WAITALL, |dont_wait| self.transport.recv(rest, dont_wait, all));
             let late = self.timeout().is_some_and(|limit| began.elapsed() >= limit);
             match got {
                 Ok(n) => {
@@ -106,6 +108,7 @@ impl Inner {
         flags: u32,
         mut attempt: impl FnMut(bool) -> Result<R, Failure> + Send,
     ) -> PyResult<R> {
+        call::has_only(0, flags)?;
         let dont_wait = flags & DONTWAIT != 0;
         let limit = self.timeout();
         self.late()?;
@@ -359,6 +362,7 @@ impl Connection {
     /// flags: DONTWAIT; PEEK tells what is there without taking it; TRUNC throws it away, and says how many bytes.
     #[pyo3(signature = (n = 1048576, flags = 0, *, most = None))]
     fn recv_frags(&self, py: Python<'_>, n: usize, flags: u32, most: Option<usize>) -> PyResult<Frags> {
+        call::has_only(PEEK | TRUNC, flags)?;
         let inner = self.inner()?;
         let stream = inner.transport.on_stack().map_err(failed)?;
         inner.late()?;

@@ -68,6 +68,7 @@ impl Inner {
     }
 
     fn receive(&self, py: Python<'_>, buffer: &mut [u8], flags: u32) -> PyResult<(usize, SocketAddr)> {
+        call::has_only(0, flags)?;
         let meta = self.patiently(py, PollFlags::IN, flags & DONTWAIT != 0, |socket| {
             socket.recv_msg(&mut [IoSliceMut::new(buffer)], RecvFlags::empty())
         })?;

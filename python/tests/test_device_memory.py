@@ -6,7 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from conftest import is_interrupted
@@ -220,6 +220,26 @@ def test_a_receive_that_waits_for_all_stops_before_the_devices_memory(world: Wor
     # That is over, and no news any more.
     sender.send(b"defghijk")
     assert receiver.recv_into(room, onecopy.WAITALL) == 8 and room == b"defghijk"
+
+
+def test_no_receive_ignores_a_flag(world: World) -> None:
+    sender, receiver = world.connected(MORE)
+    sender.send(b"hello")
+    for flag in (onecopy.PEEK, onecopy.TRUNC, onecopy.WAITALL):
+        calls: list[Callable[[], object]] = [
+            lambda: receiver.recv(5, flag),  # noqa: B023
+            lambda: receiver.recv_borrowed(5, flag),  # noqa: B023
+            lambda: receiver.recv(None, flag, shape=(5,), dtype="uint8"),  # noqa: B023
+        ]
+        if flag == onecopy.WAITALL:
+            calls.append(lambda: receiver.recv_frags(5, flag))  # noqa: B023
+        else:
+            calls.append(lambda: receiver.recv_into(bytearray(5), flag))  # noqa: B023
+        with world.near.udp() as socket:
+            calls.append(lambda: socket.recv_from(5, flag))  # noqa: B023
+            for call in calls:
+                fails(errno.EOPNOTSUPP, call)
+    assert receiver.recv(5) == b"hello"
 
 
 def test_a_wrong_bind_says_what_the_kernels_does(world: World) -> None:

@@ -150,8 +150,13 @@ fn cuts(signal: Stop, since: Duration) -> bool {
     signal == Stop::Interrupt && since >= SAME_WISH
 }
 
-/// Why the program called `name` was asked to stop; whether SIGHUP is a reason is told.
-pub async fn asked_to_stop(name: &'static str, hang_up: bool) -> anyhow::Result<Stop> {
+/// Why the program called `name` was asked to stop; whether SIGHUP is a reason is told. Should what is in flight be cut, `last` is what it
+/// does before it ends.
+pub async fn asked_to_stop(
+    name: &'static str,
+    hang_up: bool,
+    last: impl FnOnce() + Send + 'static,
+) -> anyhow::Result<Stop> {
     let why = Signals::new(hang_up)?.next().await;
     let (begun, mut signals) = (Instant::now(), Signals::new(false)?);
     // On a thread of its own: the one that serves may be waiting in its own way by then.
@@ -161,6 +166,7 @@ pub async fn asked_to_stop(name: &'static str, hang_up: bool) -> anyhow::Result<
             let again = signals.next().await;
             if cuts(again, begun.elapsed()) {
                 tell!("{name}: {again} again: what was in flight is cut");
+                last();
                 std::process::exit(again.code());
             }
             if !std::mem::replace(&mut told, true) {

@@ -288,7 +288,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 renewed.read::<Args>();
             }));
         }
-        let signal = tokio::task::spawn_local(process::asked_to_stop("onecopy proxy", !again));
+        let last = log.clone();
+        let signal = process::asked_to_stop("onecopy proxy", !again, move || last.finish());
+        let signal = tokio::task::spawn_local(signal);
         tokio::task::yield_now().await; // the handlers are in place before anybody is told
         let open = |listener| {
             let backend = Some(args.backend.clone());

@@ -250,7 +250,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         if again {
             tokio::task::spawn_local(process::at_hup(async move || renewed.read::<Args>()));
         }
-        let stop = tokio::task::spawn_local(process::asked_to_stop("onecopy serve", !again));
+        let last = log.clone();
+        let stop = process::asked_to_stop("onecopy serve", !again, move || last.finish());
+        let stop = tokio::task::spawn_local(stop);
         tokio::task::yield_now().await;
         let (stopping, stopped) = watch::channel(false);
         let open = |listener| metrics::open(listener, "serve", daemon.totals.clone(), stopped, None);

@@ -149,7 +149,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (why, status) = process::block_on(async {
         let reports = up.clone();
         tokio::task::spawn_local(process::at_usr1(move || reports.report()));
-        let stop = tokio::task::spawn_local(process::asked_to_stop("onecopy stack", true));
+        let stop = tokio::task::spawn_local(process::asked_to_stop("onecopy stack", true, || ()));
         tokio::task::yield_now().await; // the handlers are in place before anybody is told that it is up
         if args.json {
             let offered: Vec<_> =

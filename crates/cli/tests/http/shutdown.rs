@@ -88,6 +88,25 @@ fn a_later_ctrl_c_ends_at_once() {
     }
 }
 
+/// Lines of the log gather: those of answers that are whole are written before it ends so.
+#[test]
+fn a_later_ctrl_c_loses_no_line_of_the_log() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let (mut pair, mut whole) =
+        in_flight_over("", &format!("--grace 10m --access-log {}", log.path().display()));
+    let mut cut = pair.client();
+    cut.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    cut.tcp.peek(&mut [0; 1]).unwrap();
+    pair.proxy.signal(Signal::INT);
+    // What comes sooner is the same wish.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert!(whole.rest().len() > LARGE);
+    pair.proxy.signal(Signal::INT);
+    assert_eq!(pair.proxy.end(), Some(130));
+    let text = std::fs::read_to_string(log.path()).unwrap();
+    assert!(text.lines().count() == 1 && text.contains(" whole "), "{text:?}");
+}
+
 /// A wrapper passes on what its group got, a service manager loses patience: neither cuts an answer, though each signal
 /// interrupts whatever call the program waits in.
 #[test]

@@ -49,7 +49,8 @@ fn from_one_devices_memory_to_anothers_in_one_process() {
         // One copy of the kernel's out of the cable, and one to the device of what did not land there; whoever compares reads it back.
         let copied = number(received, "kernel_copied");
         assert!((len..=2 * len).contains(&copied), "{report}");
-        assert_eq!(number(&received["device_copied"], "out"), len, "{report}");
+        // (So is what landed there by a wrong guess.)
+        assert!(number(&received["device_copied"], "out") >= len, "{report}");
         assert_eq!((number(sent, "bytes"), number(sent, "user_copied")), (len, 0), "{report}");
         assert_eq!(number(sent, "completed"), number(sent, "sends"), "{report}");
         assert_eq!(
@@ -181,9 +182,10 @@ fn the_kernel_gets_the_pattern_out_of_device_memory() {
         let sent = &report["sent"];
         assert_eq!((number(sent, "bytes"), number(sent, "user_copied")), (len, 0), "{report}");
         assert_eq!(number(sent, "completed"), number(sent, "sends"), "{report}");
-        // Put there by the program, and out of the device for the kernel (more, where something was sent again).
+        // Put there by the program, and out of the device for the kernel (more, where something was sent again), if that does not take it itself.
         assert_eq!(number(&sent["device_copied"], "into"), len, "{report}");
-        assert!(number(&sent["device_copied"], "out") >= len, "{report}");
+        let (out, copied) = (number(&sent["device_copied"], "out"), number(sent, "kernel_copied"));
+        assert!(if out == 0 { copied == len } else { out >= len && copied == 2 * len }, "{report}");
     }
 }
 

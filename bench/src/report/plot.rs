@@ -74,7 +74,7 @@ const COLOURS: &[(&str, RGBColor)] = &[
     ("recv-copy", RGBColor(191, 57, 137)),
     ("send-copy", RGBColor(191, 100, 20)),
     ("zc", RGBColor(219, 134, 0)),
-    ("zc-stacked", RGBColor(0, 138, 94)),
+    ("zc-stacked", RGBColor(112, 178, 12)),
     ("zc-merged", RGBColor(9, 105, 218)),
 ];
 

@@ -50,7 +50,11 @@ impl Measured {
 
     /// Measures it. Where there is no page, what is not known costs nothing to lend.
     pub fn now<A: Pages + ?Sized>(pages: &A) -> Measured {
-        let road = |size, copies| Road::new(pages, size, copies);
+        // All send from the same pages, so that a small pool has some left to copy into.
+        let buffer: Vec<_> = (0..MOST.div_ceil(pages.page_len()))
+            .map_while(|_| written(pages, MOST.min(pages.page_len())))
+            .collect();
+        let road = |size, copies| Road::new(pages, &buffer, size, copies);
         let sizes =
             std::iter::successors(Some(LEAST), |size| Some(size * 2)).take_while(|size| *size <= MOST);
         let mut roads: Vec<_> =
@@ -109,17 +113,16 @@ struct Road<'p, A: ?Sized> {
 }
 
 impl<'p, A: Pages + ?Sized> Road<'p, A> {
-    /// For sends of `size` bytes, all of them copied, or all lent.
-    fn new(pages: &'p A, size: u32, copies: bool) -> Option<Road<'p, A>> {
+    /// For sends of `size` bytes out of `buffer`, all of them copied, or all lent.
+    fn new(pages: &'p A, buffer: &[Page], size: u32, copies: bool) -> Option<Road<'p, A>> {
         let small = Small::Below(if copies { u32::MAX } else { 0 });
-        let of = pages.page_len().min(size);
         let account = Account::new(Allowance { pinned: None, small, ..Allowance::default() });
         Some(Road {
             socket: account.socket(Config { capacity: SENDS, ..Config::default() }).ok()?,
             account,
             writer: Writer::new(pages),
             queue: SegmentQueue::new(),
-            buffer: (0..size.div_ceil(of)).map(|_| written(pages, of)).collect::<Option<_>>()?,
+            buffer: buffer.get(..size.div_ceil(pages.page_len()) as usize)?.to_vec(),
             size,
             copies,
             waiting: Vec::new(),

@@ -98,7 +98,8 @@ def test_payload_lies_in_the_devices_memory(world: World) -> None:
         assert counts["received"] == len(PATTERN) and counts["user_copied_out"] == 0
         placed = world.far.queue_stats(1)
         assert placed is not None and placed["placed_bytes"] >= len(PATTERN)
-        assert world.memory.stats()["copied_out"] == len(PATTERN)  # by tobytes
+        # By tobytes; and what the link put there by a wrong guess, and brought back.
+        assert world.memory.stats()["copied_out"] >= len(PATTERN)
     assert binding.closed
 
 

@@ -8,6 +8,9 @@
 //! A connection is promised what is left less what it has and nobody has read: so one whose program does not read takes half of a room, two
 //! take two thirds, and there is always some for who reads (dynamic thresholds, as switches share their buffers: Choudhury and Hahne, 1998).
 //!
+//! What was promised may stay so for ever: a peer that sends no more keeps it. So who has read all of his own is always promised a segment,
+//! out of the half that is kept back, and goes on with it.
+//!
 //! What is left is halved before it is promised: segments begin at cache lines and lie in pages, so they take more than their bytes, those
 //! of 64 bytes and more at most the double. Who sends smaller ones all the time can fill a room all the same.
 
@@ -81,8 +84,13 @@ impl Rooms {
     pub fn left(&self, connected: &Connected) -> Option<u64> {
         let claim = &connected.claim;
         let room = self.get(claim.room?)?;
+        let receiver = connected.connection.receiver();
         let left = room.left.saturating_sub(room.stats.promised.saturating_sub(claim.bytes));
-        Some(left.saturating_sub(connected.connection.receiver().held()))
+        let left = left.saturating_sub(receiver.held());
+        let least = receiver.least_room();
+        // Of what is free half is promised to nobody: who has read all gets a segment of that, though others keep what they were promised.
+        let reads = receiver.held() == 0 && room.left >= least;
+        Some(if reads { left.max(least) } else { left })
     }
 
     /// Takes down what a connection was promised.

@@ -34,6 +34,12 @@ impl Receiver {
         self.window_left() < self.acks.mss()
     }
 
+    /// The smallest room that a window is said for: a whole segment, in the units that windows and rooms are counted in.
+    pub fn least_room(&self) -> u64 {
+        let unit = (1_u32 << self.windows.shift()).max(1 << 10);
+        u64::from(self.acks.mss().next_multiple_of(unit))
+    }
+
     /// What of `window` there is room for. Less than a segment is none (RFC 9293, section 3.8.6.2.2): it would come in crumbs.
     pub(super) fn limit_to_room(&mut self, window: u32) -> u32 {
         let room = u32::from(self.room.0) << 10;

@@ -1,0 +1,233 @@
+//! The files of bench/record: each is one day on one machine, with the machine's facts beside it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The columns of a record, as bench/src/record.rs writes them.
+pub const COLUMNS: &str = "bench,case,engine,metric,unit,median,low,high,rounds,baseline,ratio";
+
+/// How the names of rivals begin (bench/README.md). All others are ours: `auto` is what a program gets without asking.
+const RIVALS: [&str; 17] = [
+    "kernel",
+    "libc",
+    "nginx",
+    "iceoryx2",
+    "smoltcp",
+    "gvisor",
+    "linux",
+    "line",
+    "lock",
+    "malloc",
+    "atomic_inc",
+    "best",
+    "control",
+    "pickle",
+    "shared_memory",
+    "recv-copy",
+    "send-copy",
+];
+
+/// One line of a record.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    pub case: String,
+    pub engine: String,
+    pub metric: String,
+    pub unit: String,
+    pub median: f64,
+    pub baseline: String,
+    pub ratio: Option<f64>,
+}
+
+/// A row on a machine: the day, and its lines in the order in which they were taken.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taken {
+    pub day: String,
+    pub lines: Vec<Line>,
+}
+
+/// What is known of one machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Machine {
+    /// By day: its facts, a line each.
+    pub facts: BTreeMap<String, Vec<String>>,
+    pub rows: BTreeMap<String, Taken>,
+}
+
+/// The cases that one engine of ours has in one figure, beside one rival.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series<'l> {
+    pub engine: &'l str,
+    pub metric: &'l str,
+    pub baseline: &'l str,
+    pub lines: Vec<&'l Line>,
+}
+
+impl Series<'_> {
+    /// The cases that were compared, and how many times better each is than the rival.
+    pub fn ratios(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.lines.iter().filter_map(|line| Some((&*line.case, line.ratio?)))
+    }
+}
+
+impl Taken {
+    /// All that was measured of ours, the row's own order but `auto` first.
+    pub fn ours(&self) -> Vec<Series<'_>> {
+        let ours = |line: &&Line| line.engine != line.baseline && is_ours(&line.engine);
+        series(self.lines.iter().filter(ours))
+    }
+
+    /// What a program gets without asking: of `auto`, or of all engines where there is none, the first figure of each case, and CPU time.
+    pub fn main(&self) -> Vec<Series<'_>> {
+        let ours = |line: &&Line| line.engine != line.baseline && is_ours(&line.engine);
+        let auto = self.lines.iter().filter(ours).any(|line| line.engine == "auto");
+        let first = |line: &Line| {
+            let of_case =
+                self.lines.iter().find(|other| other.case == line.case && other.engine == line.engine);
+            of_case.is_some_and(|other| other.metric == line.metric)
+        };
+        let wanted = |line: &&Line| (!auto || line.engine == "auto") && (first(line) || line.metric == "cpu");
+        series(self.lines.iter().filter(ours).filter(wanted))
+    }
+}
+
+/// All cells of one engine, metric and rival together.
+fn series<'l>(lines: impl Iterator<Item = &'l Line>) -> Vec<Series<'l>> {
+    let mut all: Vec<Series<'l>> = Vec::new();
+    for line in lines {
+        let (engine, metric, baseline) = (&*line.engine, &*line.metric, &*line.baseline);
+        let same =
+            |one: &&mut Series<'_>| (one.engine, one.metric, one.baseline) == (engine, metric, baseline);
+        match all.iter_mut().find(same) {
+            Some(known) => known.lines.push(line),
+            None => all.push(Series { engine, metric, baseline, lines: vec![line] }),
+        }
+    }
+    all.sort_by_key(|one| one.engine != "auto");
+    all
+}
+
+fn is_ours(engine: &str) -> bool {
+    !RIVALS.iter().any(|rival| engine.starts_with(rival))
+}
+
+/// All records below `folder`, by machine.
+pub fn read(folder: &Path) -> Result<BTreeMap<String, Machine>> {
+    let mut files = BTreeSet::new();
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|kind| kind == "csv") {
+            files.insert(path);
+        }
+    }
+    let mut machines = BTreeMap::<String, Machine>::new();
+    // The names begin with the day, so the newest is the last.
+    for path in files {
+        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        let (day, machine) = parted(&name)?;
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let facts = path.with_extension("txt");
+        let facts = fs::read_to_string(&facts).with_context(|| {
+            format!("{}: a record without its machine's facts counts for nothing", facts.display())
+        })?;
+        let machine = machines.entry(machine.to_owned()).or_default();
+        machine.facts.insert(day.to_owned(), facts.lines().map(str::to_owned).collect());
+        let taken = parse(&text).with_context(|| path.display().to_string())?;
+        for (row, lines) in taken {
+            machine.rows.insert(row, Taken { day: day.to_owned(), lines });
+        }
+    }
+    Ok(machines)
+}
+
+/// The day and the machine in the name of a record.
+pub fn parted(name: &str) -> Result<(&str, &str)> {
+    let parts = (name.get(..10), name.get(10..).and_then(|rest| rest.strip_prefix('-')));
+    let is_day = |day: &str| {
+        day.bytes().enumerate().all(|(at, byte)| match at {
+            4 | 7 => byte == b'-',
+            _ => byte.is_ascii_digit(),
+        })
+    };
+    match parts {
+        (Some(day), Some(machine)) if is_day(day) && !machine.is_empty() => Ok((day, machine)),
+        _ => bail!("bench/record/{name}.csv: a record is named DAY-MACHINE, as 2026-01-31-x86_64-..."),
+    }
+}
+
+/// The lines of a record by row. What was measured again that day replaces what was measured before.
+pub fn parse(text: &str) -> Result<BTreeMap<String, Vec<Line>>> {
+    let mut lines = text.lines();
+    ensure!(lines.next() == Some(COLUMNS), "the first line is not {COLUMNS}");
+    let mut rows = BTreeMap::<String, Vec<Line>>::new();
+    for (at, text) in lines.enumerate() {
+        // (No name and no figure of the bench has a comma.)
+        let fields: Vec<&str> = text.split(',').collect();
+        let &[row, case, engine, metric, unit, median, _, _, _, baseline, ratio] = &fields[..] else {
+            bail!("line {}: {} fields instead of 11", at + 2, fields.len());
+        };
+        let number = |text: &str| text.parse::<f64>().with_context(|| format!("line {}: {text:?}", at + 2));
+        let ratio = if ratio.is_empty() { None } else { Some(number(ratio)?) };
+        let line = Line {
+            case: case.into(),
+            engine: engine.into(),
+            metric: metric.into(),
+            unit: unit.into(),
+            median: number(median)?,
+            baseline: baseline.into(),
+            ratio,
+        };
+        let row = rows.entry(row.to_owned()).or_default();
+        let key = |line: &Line| (line.case.clone(), line.engine.clone(), line.metric.clone());
+        match row.iter_mut().find(|before| key(before) == key(&line)) {
+            Some(before) => *before = line,
+            None => row.push(line),
+        }
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        assert!(parse("bench,case\n").is_err());
+        assert!(parse(&format!("{COLUMNS}\na,b,c\n")).unwrap_err().to_string().contains("line 2: 3 fields"));
+        assert!(parse(&format!("{COLUMNS}\na,b,c,d,e,x,1,1,1,f,1\n")).is_err());
+        for name in ["2026-01-31", "2026-01-31-", "26-01-31-x86", "2026-0l-31-x86", ""] {
+            assert!(parted(name).is_err(), "{name}");
+        }
+        assert_eq!(parted("2026-01-31-x86_64-2c").unwrap(), ("2026-01-31", "x86_64-2c"));
+    }
+
+    #[test]
+    fn what_a_program_gets_comes_first_and_rivals_do_not_come_at_all() {
+        let record = format!(
+            "{COLUMNS}\na,1,nt,rate,GB/s,3,2,2,5,kernel,3\na,1,auto,rate,GB/s,2,2,2,5,kernel,2\n\
+             a,1,auto,p99,ms,2,2,2,5,kernel,2\na,1,auto,cpu,CPU s/GB,2,2,2,5,kernel,0.5\n\
+             a,1,kernel-512,rate,GB/s,3,2,2,5,kernel,3\nb,1,copy,rate,GB/s,3,2,2,5,kernel,3\n\
+             b,1,zc,rate,GB/s,3,2,2,5,kernel,3\nb,1,recv-copy,rate,GB/s,3,2,2,5,kernel,3\n"
+        );
+        let rows = parse(&record).unwrap();
+        let names = |all: Vec<Series<'_>>| {
+            all.iter().map(|one| format!("{}, {}", one.engine, one.metric)).collect::<Vec<_>>()
+        };
+        let taken = |row: &str| Taken { day: "2026-01-31".into(), lines: rows[row].clone() };
+        assert_eq!(names(taken("a").main()), ["auto, rate", "auto, cpu"]);
+        assert_eq!(names(taken("a").ours()), ["auto, rate", "auto, p99", "auto, cpu", "nt, rate"]);
+        assert_eq!(names(taken("b").main()), ["copy, rate", "zc, rate"]);
+    }
+
+    #[test]
+    fn what_was_measured_again_replaces_what_was_measured_before() {
+        let record =
+            format!("{COLUMNS}\na,1,auto,rate,GB/s,2,2,2,5,kernel,2\na,1,auto,rate,GB/s,4,2,2,5,kernel,4\n");
+        let rows = parse(&record).unwrap();
+        assert_eq!(rows["a"].iter().map(|line| line.median).collect::<Vec<_>>(), [4.0]);
+    }
+}

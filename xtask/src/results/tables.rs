@@ -1,0 +1,109 @@
+//! What bench/record/README.md has: all figures of ours, a table for each row, machine and figure, a line for each case.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::{Result, ensure};
+
+use super::record::{Line, Machine, Series, Taken};
+use super::{quoted, short};
+
+const HEAD: &str = "# Results\n\nAll engines and figures of ours in the newest record of each row and machine: medians, and in brackets how many times better \
+                    than the rival, below 1 in bold. Written by `cargo xtask results` from the files here, which `onecopy bench --record` \
+                    appends to.\n";
+
+/// All of the page.
+pub fn text(machines: &BTreeMap<String, Machine>, rows: &[String]) -> Result<String> {
+    let mut text = HEAD.to_owned();
+    for (name, machine) in machines {
+        writeln!(text, "\n## {name}\n")?;
+        for (day, facts) in &machine.facts {
+            if machine.rows.values().any(|taken| taken.day == *day) {
+                writeln!(text, "- {day}: {}", facts.join("; "))?;
+            }
+        }
+        for row in rows {
+            if let Some(taken) = machine.rows.get(row) {
+                writeln!(text, "\n### `{row}`, {}", taken.day)?;
+                let tables = tables(taken)?;
+                ensure!(!tables.is_empty(), "{name}: row {row} has no engine of ours");
+                text.push_str(&tables);
+            }
+        }
+        let missing: Vec<&String> = rows.iter().filter(|row| !machine.rows.contains_key(*row)).collect();
+        if !missing.is_empty() {
+            writeln!(text, "\nWithout a record on this machine: {}.", quoted(missing.into_iter()))?;
+        }
+    }
+    let nowhere = |row: &&String| !machines.values().any(|machine| machine.rows.contains_key(*row));
+    let nowhere: Vec<&String> = rows.iter().filter(nowhere).collect();
+    if !nowhere.is_empty() {
+        writeln!(text, "\n**Without a record on any machine: {}.**", quoted(nowhere.into_iter()))?;
+    }
+    Ok(text)
+}
+
+/// A table for each figure and rival: cases down, engines across.
+fn tables(taken: &Taken) -> Result<String> {
+    let ours = taken.ours();
+    let mut figures: Vec<(&str, &str)> = Vec::new();
+    for series in &ours {
+        if !figures.contains(&(series.metric, series.baseline)) {
+            figures.push((series.metric, series.baseline));
+        }
+    }
+    let mut text = String::new();
+    for (metric, baseline) in figures {
+        let engines: Vec<&Series<'_>> =
+            ours.iter().filter(|one| (one.metric, one.baseline) == (metric, baseline)).collect();
+        let mut cases: Vec<&str> = Vec::new();
+        for line in engines.iter().flat_map(|series| &series.lines) {
+            if !cases.contains(&&*line.case) {
+                cases.push(&line.case);
+            }
+        }
+        let names: Vec<&str> = engines.iter().map(|series| series.engine).collect();
+        let unit = engines.first().and_then(|series| series.lines.first()).map_or("", |line| &*line.unit);
+        writeln!(text, "\n| {metric} ({unit}), against {baseline} | {} |", names.join(" | "))?;
+        writeln!(text, "|---|{}", "---|".repeat(names.len()))?;
+        for case in cases {
+            write!(text, "| {case} |")?;
+            for series in &engines {
+                let line = series.lines.iter().find(|line| line.case == case);
+                write!(text, " {} |", line.map(|line| cell(line)).unwrap_or_default())?;
+            }
+            writeln!(text)?;
+        }
+    }
+    Ok(text)
+}
+
+/// A figure, and how many times better it is than the rival's; in bold where it is worse.
+fn cell(line: &Line) -> String {
+    let figure = short(line.median);
+    match line.ratio {
+        None => figure,
+        Some(ratio) if ratio < 1.0 => format!("{figure} (**{} x**)", short(ratio)),
+        Some(ratio) => format!("{figure} ({} x)", short(ratio)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{machines, named};
+    use super::*;
+
+    #[test]
+    fn what_is_worse_is_bold_and_what_is_missing_is_named() {
+        let text = text(&machines(), &named(&["a", "b", "c"])).unwrap();
+        assert!(text.contains("- 2026-01-31: CPU: x\n\n### `a`, 2026-01-31\n"), "{text}");
+        let table = "| time (ns), against libc | auto |\n|---|---|\n| 64/hot | 3.20 (**0.98 x**) |\n| 1M/hot | 1600 (4.69 x) |\n";
+        assert!(text.contains(table), "{text}");
+        assert!(
+            text.contains("| memory (KiB), against kernel | auto |\n|---|---|\n| idle | 9.60 |\n"),
+            "{text}"
+        );
+        assert!(text.contains("Without a record on this machine: `c`."), "{text}");
+        assert!(text.ends_with("**Without a record on any machine: `c`.**\n"), "{text}");
+    }
+}

@@ -17,6 +17,20 @@ import onecopy
 
 PATTERN = bytes(range(256)) * 4096
 
+each_transport = pytest.mark.parametrize("transport", ["auto", "kernel", "tcp", "stack"])
+
+
+def pair_of(transport: str) -> tuple[onecopy.Connection, onecopy.Connection]:
+    """Two ends of a stream of each_transport."""
+    if transport == "tcp":
+        with onecopy.listen("tcp://127.0.0.1:0") as listener:
+            return onecopy.connect(listener.address), listener.accept()
+    if transport == "stack":
+        near, far = onecopy.Stack.pair()
+        with far.listen("tcp://10.0.0.2:80") as listener:
+            return near.connect(listener.address), listener.accept()
+    return onecopy.pair(transport=transport)
+
 
 def test_a_stream_goes_both_ways_and_ends(address: str) -> None:
     with onecopy.listen(address) as listener:
@@ -86,17 +100,9 @@ def test_recv_into_writes_where_it_is_told() -> None:
         other.send("text")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("transport", ["auto", "kernel", "tcp", "stack"])
+@each_transport
 def test_recv_into_waits_for_all_as_sockets_do(transport: str) -> None:
-    if transport == "tcp":
-        listener = onecopy.listen("tcp://127.0.0.1:0")
-        one, other = onecopy.connect(listener.address), listener.accept()
-    elif transport == "stack":
-        near, far = onecopy.Stack.pair()
-        listener = far.listen("tcp://10.0.0.2:80")
-        one, other = near.connect(listener.address), listener.accept()
-    else:
-        one, other = onecopy.pair(transport=transport)
+    one, other = pair_of(transport)
     assert onecopy.WAITALL == socket.MSG_WAITALL
     for end in (one, other):
         end.settimeout(60)
@@ -162,17 +168,9 @@ def test_a_reset_behind_what_waited_for_all_is_told_once(then: str) -> None:
     assert other.recv_into(few) == 0
 
 
-@pytest.mark.parametrize("transport", ["auto", "kernel", "tcp", "stack"])
+@each_transport
 def test_the_timeout_is_of_all_that_is_waited_for(transport: str) -> None:
-    if transport == "tcp":
-        listener = onecopy.listen("tcp://127.0.0.1:0")
-        one, other = onecopy.connect(listener.address), listener.accept()
-    elif transport == "stack":
-        near, far = onecopy.Stack.pair()
-        listener = far.listen("tcp://10.0.0.2:80")
-        one, other = near.connect(listener.address), listener.accept()
-    else:
-        one, other = onecopy.pair(transport=transport)
+    one, other = pair_of(transport)
     other.settimeout(0.3)
     done = threading.Event()
 

@@ -1,4 +1,7 @@
-//! How a call waits: without the GIL, and so that Ctrl-C ends it. What fails becomes an exception.
+//! How a call waits: detached from the interpreter (without the GIL, or so that the world can be stopped), and so that Ctrl-C ends it. What fails becomes an exception.
+//!
+//! No lock of ours is held while something of Python's is done, and whoever may have to wait for one, longer than for a look, is detached: a free-threaded Python stops the world to collect
+//! garbage, and waits for all who are attached.
 
 use pyo3::exceptions::{PyOSError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;

@@ -1,19 +1,21 @@
 //! A connection: streams and records over unix sockets, and streams over TCP.
 
 use onecopy::unix::{SeqPacket, Stream};
-use onecopy::{Policy, RecvFlags};
+use onecopy::{Policy, RecvFlags, tcp};
 use pyo3::exceptions::{
     PyBlockingIOError, PyBufferError, PyEOFError, PyOSError, PyTimeoutError, PyTypeError, PyValueError,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use rustix::io::Errno;
+use std::mem;
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::address::{Address, Options};
 use crate::call::{self, DONTWAIT, Failure, PEEK, TRUNC, WAITALL, failed};
+use crate::closable::{Closable, Using};
 use crate::frags::{Frags, Returned};
 use crate::held::Held;
 use crate::loans::Loans;
@@ -54,8 +56,13 @@ impl Inner {
         late.map_or(Ok(()), Err)
     }
 
-    pub fn set_reserved(&self, reserved: bool) {
-        self.settings().reserved = reserved;
+    /// Marks the sending side as a reservation's. BufferError where it is that of another one.
+    fn reserve(&self) -> PyResult<()> {
+        if mem::replace(&mut self.settings().reserved, true) { Err(reserved()) } else { Ok(()) }
+    }
+
+    pub fn unreserve(&self) {
+        self.settings().reserved = false;
     }
 
     /// Receives into a buffer: what is there; with WAITALL as much as there is room for, unless the end, an error or the timeout comes before.
@@ -82,7 +89,8 @@ impl Inner {
                     let is_ours = late && error.is_instance_of::<PyTimeoutError>(py);
                     if !is_ours && !error.is_instance_of::<PyBlockingIOError>(py) && !call::stays(py, &error)
                     {
-                        self.settings().late = Some(error);
+                        // What was there before goes behind the lock: it is Python's.
+                        let _before = self.settings().late.replace(error);
                     }
                     return Ok(have);
                 }
@@ -112,15 +120,17 @@ impl Inner {
         let dont_wait = flags & DONTWAIT != 0;
         let limit = self.timeout();
         self.late()?;
-        self.loans.relieve(self.transport.receive_capacity() / 2);
         if self.loans.any() {
             let patient = !dont_wait && limit != Some(Duration::ZERO);
-            let first = py.detach(|| match attempt(true) {
-                // The descriptor may be ready for what is no data.
-                Err(failure) if failure.waits() && patient && self.transport.readable_within(MOMENT) => {
-                    attempt(true)
+            let first = py.detach(|| {
+                self.loans.relieve(self.transport.receive_capacity() / 2);
+                match attempt(true) {
+                    // The descriptor may be ready for what is no data.
+                    Err(failure) if failure.waits() && patient && self.transport.readable_within(MOMENT) => {
+                        attempt(true)
+                    }
+                    done => done,
                 }
-                done => done,
             });
             match first {
                 Err(failure) if failure.waits() => {}
@@ -135,7 +145,11 @@ impl Inner {
 /// One end of a connection, from onecopy.connect, onecopy.pair or Listener.accept. Iterating yields a View for each record, or for what of a stream arrives, until its end (or a record of no bytes).
 #[pyclass(frozen, module = "onecopy", weakref)]
 pub struct Connection {
-    inner: Mutex<Option<Arc<Inner>>>,
+    inner: Closable<Inner>,
+}
+
+fn reserved() -> PyErr {
+    PyBufferError::new_err("a reservation is open: commit or cancel it before the next send")
 }
 
 fn closed() -> PyErr {
@@ -155,7 +169,7 @@ impl Connection {
     pub fn of(transport: Transport) -> Connection {
         let settings = Mutex::new(Settings { timeout: None, late: None, reserved: false });
         let inner = Inner { transport, loans: Arc::default(), settings };
-        Connection { inner: Mutex::new(Some(Arc::new(inner))) }
+        Connection { inner: Closable::new(inner) }
     }
 
     pub fn connect(
@@ -178,15 +192,16 @@ impl Connection {
             }
             Address::Tcp(host) => {
                 options.tcp()?;
-                call::waiting(py, limit, || Transport::tcp(tcp(host, limit)?))?
+                call::waiting(py, limit, || Transport::tcp(reach(host, limit)?))?
             }
         };
         Connection::with_timeout(transport, limit)
     }
 
     pub fn with_timeout(transport: Transport, limit: Option<Duration>) -> PyResult<Connection> {
+        transport.set_timeout(limit).map_err(failed)?;
         let connection = Connection::of(transport);
-        connection.set_limit(limit)?;
+        connection.inner()?.settings().timeout = limit;
         Ok(connection)
     }
 
@@ -201,30 +216,21 @@ impl Connection {
         })
     }
 
-    fn place(&self) -> MutexGuard<'_, Option<Arc<Inner>>> {
-        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn inner(&self) -> PyResult<Arc<Inner>> {
-        self.place().clone().ok_or_else(closed)
+    fn inner(&self) -> PyResult<Using<Inner>> {
+        self.inner.get().ok_or_else(closed)
     }
 
     /// What sends may use.
-    fn sender(&self) -> PyResult<Arc<Inner>> {
+    fn sender(&self) -> PyResult<Using<Inner>> {
         let inner = self.inner()?;
-        if inner.settings().reserved {
-            return Err(PyBufferError::new_err(
-                "a reservation is open: commit or cancel it before the next send",
-            ));
-        }
-        Ok(inner)
+        let is_reserved = inner.settings().reserved;
+        if is_reserved { Err(reserved()) } else { Ok(inner) }
     }
 
-    fn set_limit(&self, limit: Option<Duration>) -> PyResult<()> {
+    /// Asks the transport, detached: who has its locks may be waiting for the interpreter.
+    fn ask<R: Send>(&self, py: Python<'_>, ask: impl FnOnce(&Transport) -> R + Send) -> PyResult<R> {
         let inner = self.inner()?;
-        inner.transport.set_timeout(limit).map_err(failed)?;
-        inner.settings().timeout = limit;
-        Ok(())
+        Ok(py.detach(|| ask(&inner.transport)))
     }
 
     /// Receives exactly so many bytes: where they lie, if they come as one piece, else into a buffer.
@@ -261,7 +267,7 @@ impl Connection {
 }
 
 /// Connects to the first of the host's addresses that answers.
-fn tcp(host: &str, limit: Option<Duration>) -> Result<TcpStream, Failure> {
+fn reach(host: &str, limit: Option<Duration>) -> Result<TcpStream, Failure> {
     use std::net::ToSocketAddrs;
     let Some(limit) = limit.filter(|limit| !limit.is_zero()) else { return Ok(TcpStream::connect(host)?) };
     let mut last = Failure { errno: Errno::INVAL.raw_os_error(), text: format!("{host:?} has no address") };
@@ -275,12 +281,6 @@ fn tcp(host: &str, limit: Option<Duration>) -> Result<TcpStream, Failure> {
         }
     }
     Err(last)
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.close();
-    }
 }
 
 #[pymethods]
@@ -389,10 +389,11 @@ impl Connection {
 
     /// Fragments of a device's memory whose tokens this program has, or forgot to give back.
     #[getter]
-    fn tokens_held(&self) -> PyResult<usize> {
-        let inner = self.inner()?;
-        let stream = inner.transport.on_stack().and_then(|stream| stream.get()).map_err(failed)?;
-        Ok(stream.tokens_held())
+    fn tokens_held(&self, py: Python<'_>) -> PyResult<usize> {
+        let held = self.ask(py, |transport| {
+            transport.on_stack().and_then(|stream| stream.get()).map(tcp::Stream::tokens_held)
+        })?;
+        held.map_err(failed)
     }
 
     /// Receives at most n bytes, or the next record, without a copy. The sender gets the room back when the View, and all that look at it, are gone, in order.
@@ -410,8 +411,8 @@ impl Connection {
 
     /// Waits for n bytes of room where the peer will read them. A stream may give less: len() says. Until it is committed or cancelled, other sends raise BufferError.
     fn reserve(&self, py: Python<'_>, n: usize) -> PyResult<Reservation> {
-        let inner = self.sender()?;
-        inner.set_reserved(true);
+        let inner = self.inner()?;
+        inner.reserve()?;
         Reservation::of(py, inner, n)
     }
 
@@ -425,8 +426,11 @@ impl Connection {
     }
 
     /// The time in seconds that each call may wait; None is for ever, 0 not at all.
-    fn settimeout(&self, timeout: Option<f64>) -> PyResult<()> {
-        self.set_limit(call::limit(timeout)?)
+    fn settimeout(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let limit = call::limit(timeout)?;
+        self.ask(py, |transport| transport.set_timeout(limit))?.map_err(failed)?;
+        self.inner()?.settings().timeout = limit;
+        Ok(())
     }
 
     /// The time in seconds that each call may wait; None is for ever.
@@ -436,31 +440,30 @@ impl Connection {
 
     /// Ends sending ("write"), receiving ("read") or "both".
     #[pyo3(signature = (how = "both"))]
-    fn shutdown(&self, how: &str) -> PyResult<()> {
+    fn shutdown(&self, py: Python<'_>, how: &str) -> PyResult<()> {
         let how = match how {
             "read" => Shutdown::Read,
             "write" => Shutdown::Write,
             "both" => Shutdown::Both,
             _ => return Err(PyValueError::new_err("how is \"read\", \"write\" or \"both\"")),
         };
-        self.inner()?.transport.shutdown(how).map_err(failed)
+        self.ask(py, |transport| transport.shutdown(how))?.map_err(failed)
     }
 
     /// The readiness descriptor, for select, poll and asyncio; -1 once closed. Nothing may be read from it.
     fn fileno(&self) -> i32 {
-        self.place().as_ref().map_or(-1, |inner| on_stack::number(inner.transport.fd()))
+        self.inner.get().map_or(-1, |inner| on_stack::number(inner.transport.fd()))
     }
 
-    /// Closes the connection. Views of it stay valid.
+    /// Closes the connection. Views of it stay valid. A call of another thread's that waits goes on: shutdown() ends it.
     fn close(&self) {
-        let inner = self.place().take();
-        call::let_go(inner);
+        self.inner.close();
     }
 
     /// Whether close was called.
     #[getter]
     fn closed(&self) -> bool {
-        self.place().is_none()
+        self.inner.is_closed()
     }
 
     /// Whether each send is a record of its own.
@@ -471,20 +474,20 @@ impl Connection {
 
     /// Which way the bytes go at this moment: "shared memory", "kernel", or both by direction.
     #[getter]
-    fn path(&self) -> PyResult<&'static str> {
-        Ok(self.inner()?.transport.path())
+    fn path(&self, py: Python<'_>) -> PyResult<&'static str> {
+        self.ask(py, Transport::path)
     }
 
     /// CPU copies per byte that this end has sent or received, in user space and by the kernel for it; None before the first byte.
     #[getter]
-    fn copies_per_byte(&self) -> PyResult<Option<f64>> {
-        Ok(transport::copies_per_byte(&self.inner()?.transport.stats()))
+    fn copies_per_byte(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        self.ask(py, |transport| transport::copies_per_byte(&transport.stats()))
     }
 
     /// Which stores a send copies with: "auto", "cached" or "nt"; "kernel" where the kernel copies.
     #[getter]
-    fn policy(&self) -> PyResult<&'static str> {
-        Ok(match self.inner()?.transport.policy() {
+    fn policy(&self, py: Python<'_>) -> PyResult<&'static str> {
+        Ok(match self.ask(py, Transport::policy)? {
             Some(Policy::Cached) => "cached",
             Some(Policy::NonTemporal) => "nt",
             Some(_) => "auto",
@@ -493,21 +496,22 @@ impl Connection {
     }
 
     #[setter]
-    fn set_policy(&self, policy: &str) -> PyResult<()> {
+    fn set_policy(&self, py: Python<'_>, policy: &str) -> PyResult<()> {
         let policy = match policy {
             "cached" => Policy::Cached,
             "nt" => Policy::NonTemporal,
             "auto" => Policy::Auto,
             _ => return Err(PyValueError::new_err("policy is \"auto\", \"cached\" or \"nt\"")),
         };
-        self.inner()?.transport.set_policy(policy).map_err(failed)
+        self.ask(py, |transport| transport.set_policy(policy))?.map_err(failed)
     }
 
     /// All counters, by name. Bytes are bytes of payload.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let inner = self.inner()?;
+        let counts = py.detach(|| inner.transport.stats());
         let stats = PyDict::new(py);
-        for (name, count) in inner.transport.stats() {
+        for (name, count) in counts {
             stats.set_item(name, count)?;
         }
         stats.set_item("views_copied_out", inner.loans.moved_out())?;
@@ -524,11 +528,11 @@ impl Connection {
         self.close();
     }
 
-    fn __repr__(&self) -> String {
-        match self.inner() {
-            Ok(inner) => {
-                let kind = if inner.transport.has_records() { "records" } else { "a stream" };
-                format!("<onecopy.Connection of {kind}, fd {}, {}>", self.fileno(), inner.transport.path())
+    fn __repr__(&self, py: Python<'_>) -> String {
+        match self.ask(py, |transport| (transport.has_records(), transport.path())) {
+            Ok((has_records, path)) => {
+                let kind = if has_records { "records" } else { "a stream" };
+                format!("<onecopy.Connection of {kind}, fd {}, {path}>", self.fileno())
             }
             Err(_) => "<onecopy.Connection, closed>".to_owned(),
         }

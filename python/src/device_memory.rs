@@ -10,13 +10,14 @@ use rustix::io::Errno;
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::call::{self, Failure, failed};
+use crate::closable::Closable;
 use crate::loans::lock;
 use crate::on_stack::Here;
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
-/// CUDA memory of this process. Only locked with the GIL held, so that no fork leaves it locked.
+/// CUDA memory of this process. Only locked while attached to the interpreter, which lets no other thread be there at a fork: none leaves it locked.
 static CUDA: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 struct Entry {
@@ -181,36 +182,31 @@ impl DeviceMemory {
     }
 }
 
+/// Why a closed binding cannot be used.
+fn unbound() -> PyErr {
+    failed(Failure {
+        errno: Errno::BADF.raw_os_error(),
+        text: "the binding was closed by this program: bind the memory again".to_owned(),
+    })
+}
+
 /// Memory that is bound to receive queues, from Stack.bind_rx: until it is closed, or this object is gone. What was received stays valid.
 #[pyclass(frozen, module = "onecopy", weakref)]
 pub struct Binding {
-    /// Taken out before the stack is asked: who waits for this lock may have the GIL.
-    bound: Mutex<Option<Arc<Here<devmem::Binding>>>>,
+    bound: Closable<Here<devmem::Binding>>,
     id: u32,
-}
-
-impl Drop for Binding {
-    fn drop(&mut self) {
-        // To unbind waits for the stack's lock.
-        call::let_go(lock(&self.bound).take());
-    }
 }
 
 impl Binding {
     pub fn of(binding: devmem::Binding) -> Binding {
         let id = binding.id();
-        Binding { bound: Mutex::new(Some(Arc::new(Here::new(binding)))), id }
+        Binding { bound: Closable::new(Here::new(binding)), id }
     }
 
-    /// Asks the binding, without the GIL.
+    /// Asks the binding, detached.
     fn ask<R: Send>(&self, py: Python<'_>, ask: impl FnOnce(&devmem::Binding) -> R + Send) -> PyResult<R> {
-        let bound = lock(&self.bound).clone().ok_or_else(|| {
-            failed(Failure {
-                errno: Errno::BADF.raw_os_error(),
-                text: "the binding was closed by this program: bind the memory again".to_owned(),
-            })
-        })?;
-        let asked = py.detach(move || bound.get().map(ask));
+        let bound = self.bound.get().ok_or_else(unbound)?;
+        let asked = py.detach(|| bound.get().map(ask));
         asked.map_err(failed)
     }
 }
@@ -247,15 +243,14 @@ impl Binding {
     }
 
     /// Unbinds the memory. Its queues go on with ordinary pages.
-    fn close(&self, py: Python<'_>) {
-        let bound = lock(&self.bound).take();
-        py.detach(move || drop(bound));
+    fn close(&self) {
+        self.bound.close();
     }
 
     /// Whether close was called.
     #[getter]
     fn closed(&self) -> bool {
-        lock(&self.bound).is_none()
+        self.bound.is_closed()
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -263,8 +258,8 @@ impl Binding {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
-        self.close(py);
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
+        self.close();
     }
 
     fn __repr__(&self) -> String {

@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 
 mod address;
 mod call;
+mod closable;
 mod connection;
 mod device_memory;
 mod dlpack;
@@ -81,6 +82,7 @@ mod _onecopy {
     #[pyfunction]
     #[pyo3(signature = (address, *, records = false, backlog = None, transport = "auto", receive_buffer = None, send_buffer = None))]
     fn listen(
+        py: Python<'_>,
         address: &str,
         records: bool,
         backlog: Option<u32>,
@@ -89,7 +91,7 @@ mod _onecopy {
         send_buffer: Option<usize>,
     ) -> PyResult<Listener> {
         let options = address::Options { records, transport, receive_buffer, send_buffer };
-        Listener::bind(address, &options, backlog)
+        Listener::bind(py, address, &options, backlog)
     }
 
     /// Two connections that are each other's peers, as socket.socketpair makes.

@@ -7,11 +7,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Mutex;
+use std::time::Duration;
 
 use crate::address::{Address, Options};
 use crate::call::{self, DONTWAIT, Failure, failed};
+use crate::closable::{Closable, Using};
 use crate::connection::Connection;
+use crate::loans::lock;
 use crate::on_stack;
 use crate::transport::Transport;
 
@@ -70,12 +73,17 @@ impl Socket {
 /// A socket that others connect to, from onecopy.listen. Iterating accepts one connection after the other.
 #[pyclass(frozen, module = "onecopy", weakref)]
 pub struct Listener {
-    socket: Mutex<Option<Arc<Socket>>>,
-    timeout: Mutex<Option<std::time::Duration>>,
+    socket: Closable<Socket>,
+    timeout: Mutex<Option<Duration>>,
 }
 
 impl Listener {
-    pub fn bind(address: &str, options: &Options<'_>, backlog: Option<u32>) -> PyResult<Listener> {
+    pub fn bind(
+        py: Python<'_>,
+        address: &str,
+        options: &Options<'_>,
+        backlog: Option<u32>,
+    ) -> PyResult<Listener> {
         let socket = match Address::parse(address)? {
             Address::Unix(name) => {
                 let mut config = options.config()?;
@@ -92,7 +100,7 @@ impl Listener {
             }
             Address::Tcp(host) => {
                 options.tcp()?;
-                let listener = TcpListener::bind(host).map_err(failed)?;
+                let listener = py.detach(|| TcpListener::bind(host)).map_err(failed)?;
                 listener.set_nonblocking(true).map_err(failed)?;
                 if let Some(backlog) = backlog {
                     // listen(2) again changes the backlog.
@@ -110,26 +118,16 @@ impl Listener {
     }
 
     fn of(socket: Socket) -> Listener {
-        Listener { socket: Mutex::new(Some(Arc::new(socket))), timeout: Mutex::new(None) }
+        Listener { socket: Closable::new(socket), timeout: Mutex::new(None) }
     }
 
-    fn place(&self) -> MutexGuard<'_, Option<Arc<Socket>>> {
-        self.socket.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn socket(&self) -> PyResult<Arc<Socket>> {
-        self.place().clone().ok_or_else(|| {
+    fn socket(&self) -> PyResult<Using<Socket>> {
+        self.socket.get().ok_or_else(|| {
             failed(Failure {
                 errno: Errno::BADF.raw_os_error(),
                 text: "the listener was closed by this program".to_owned(),
             })
         })
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.close();
     }
 }
 
@@ -140,8 +138,8 @@ impl Listener {
     fn accept(&self, py: Python<'_>, flags: u32) -> PyResult<Connection> {
         let socket = self.socket()?;
         let limit = match flags & DONTWAIT {
-            0 => *self.timeout.lock().unwrap_or_else(|poisoned| poisoned.into_inner()),
-            _ => Some(std::time::Duration::ZERO),
+            0 => *lock(&self.timeout),
+            _ => Some(Duration::ZERO),
         };
         let within = limit.and_then(|limit| Timespec::try_from(limit).ok());
         call::waiting(py, limit, || socket.accept(within.as_ref())).map(Connection::of)
@@ -149,7 +147,7 @@ impl Listener {
 
     /// The time in seconds that accept may wait; None is for ever, 0 not at all.
     fn settimeout(&self, timeout: Option<f64>) -> PyResult<()> {
-        *self.timeout.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = call::limit(timeout)?;
+        *lock(&self.timeout) = call::limit(timeout)?;
         Ok(())
     }
 
@@ -176,19 +174,18 @@ impl Listener {
 
     /// The descriptor, for select, poll and asyncio; -1 once closed.
     fn fileno(&self) -> i32 {
-        self.place().as_ref().map_or(-1, |socket| on_stack::number(socket.fd()))
+        self.socket.get().map_or(-1, |socket| on_stack::number(socket.fd()))
     }
 
     /// Closes the listener. A path's file stays.
     fn close(&self) {
-        let socket = self.place().take();
-        call::let_go(socket);
+        self.socket.close();
     }
 
     /// Whether close was called.
     #[getter]
     fn closed(&self) -> bool {
-        self.place().is_none()
+        self.socket.is_closed()
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -5,9 +5,10 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::call;
+use crate::closable::Using;
 use crate::connection::Inner;
 use crate::memory::{self, Region};
 
@@ -30,13 +31,13 @@ struct Room {
     /// A buffer of our own, where there is no such room, or where it wraps.
     own: Option<Vec<u8>>,
     region: Region,
-    inner: Arc<Inner>,
+    inner: Using<Inner>,
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
         drop(self.slot.take());
-        self.inner.set_reserved(false);
+        self.inner.unreserve();
     }
 }
 
@@ -46,20 +47,21 @@ fn over() -> PyErr {
 
 impl Reservation {
     /// The caller has set `inner`'s mark that it is reserved.
-    pub fn of(py: Python<'_>, inner: Arc<Inner>, len: usize) -> PyResult<Reservation> {
+    pub fn of(py: Python<'_>, inner: Using<Inner>, len: usize) -> PyResult<Reservation> {
         let mut room = Room { slot: None, own: None, region: Region::EMPTY, inner };
-        let (transport, limit) = (Arc::clone(&room.inner), room.inner.timeout());
-        let slot = call::waiting(py, limit, || transport.transport.reserve(len))?;
         let mut len = len;
-        if let Some(mut slot) = slot {
+        let (transport, limit) = (&room.inner.transport, room.inner.timeout());
+        // SAFETY: only the lifetime changes. The slot borrows from the Transport in `room.inner`, which has an Arc of it, so it does not move, and Room drops
+        // the slot first.
+        let slot = call::waiting(py, limit, || transport.reserve(len))?
+            .map(|slot| unsafe { std::mem::transmute::<Slot<'_>, Slot<'static>>(slot) });
+        room.slot = slot;
+        if let Some(slot) = &mut room.slot {
             len = slot.len();
             match slot.raw_parts() {
                 [(at, first), (_, 0)] if first > 0 => room.region = Region { at, len: first },
                 _ => room.own = Some(vec![0; len]),
             }
-            // SAFETY: only the lifetime changes. The slot borrows from the Transport in `room.inner`, an Arc, so it does not move, and Room drops
-            // the slot first.
-            room.slot = Some(unsafe { std::mem::transmute::<Slot<'_>, Slot<'static>>(slot) });
         } else {
             room.own = Some(vec![0; len]);
         }

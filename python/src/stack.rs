@@ -145,9 +145,8 @@ impl Stack {
     fn listen(&self, py: Python<'_>, address: &str, backlog: Option<u32>) -> PyResult<Listener> {
         let stack = self.stack.get().map_err(failed)?;
         let address = hosts(py, "tcp", address)?[0];
-        Ok(Listener::on_stack(
-            on_stack::Listener::bind(stack, &self.pages, address, backlog).map_err(failed)?,
-        ))
+        let bound = py.detach(|| on_stack::Listener::bind(stack, &self.pages, address, backlog));
+        bound.map(Listener::on_stack).map_err(failed)
     }
 
     /// A socket of datagrams at "udp://host:port": an address of the stack's, or 0.0.0.0 for any; port 0 is a free one, see UdpSocket.address.

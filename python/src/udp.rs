@@ -8,11 +8,12 @@ use rustix::io::Errno;
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::address::hosts;
 use crate::call::{self, DONTWAIT, Failure, failed};
+use crate::closable::{Closable, Using};
 use crate::loans::lock;
 use crate::memory::Buffer;
 use crate::on_stack::{self, Here, patiently};
@@ -81,17 +82,16 @@ impl Inner {
     fn fd(&self) -> Result<BorrowedFd<'_>> {
         Ok(self.socket.get()?.poll_fd()?)
     }
+}
 
-    fn stats(&self) -> Result<Vec<(&'static str, u64)>> {
-        let socket = self.socket.get()?;
-        Ok(socket.stats().named().chain([("drops", socket.drops())]).collect())
-    }
+fn counts(socket: &udp::Socket) -> Vec<(&'static str, u64)> {
+    socket.stats().named().chain([("drops", socket.drops())]).collect()
 }
 
 /// A socket of datagrams, from Stack.udp. Each send is a datagram, which arrives whole, or not at all; each receive takes one.
 #[pyclass(frozen, module = "onecopy", weakref)]
 pub struct UdpSocket {
-    inner: Mutex<Option<Arc<Inner>>>,
+    inner: Closable<Inner>,
 }
 
 fn name(address: SocketAddr) -> String {
@@ -105,26 +105,23 @@ impl UdpSocket {
         // Made with the first call; later ones find it.
         socket.poll_fd().map_err(failed)?;
         let inner = Inner { socket: Here::new(socket), limit: Mutex::new(limit), spare: Mutex::default() };
-        Ok(UdpSocket { inner: Mutex::new(Some(Arc::new(inner))) })
+        Ok(UdpSocket { inner: Closable::new(inner) })
     }
 
-    fn place(&self) -> MutexGuard<'_, Option<Arc<Inner>>> {
-        lock(&self.inner)
-    }
-
-    fn inner(&self) -> PyResult<Arc<Inner>> {
-        self.place().clone().ok_or_else(|| {
+    fn inner(&self) -> PyResult<Using<Inner>> {
+        self.inner.get().ok_or_else(|| {
             failed(Failure {
                 errno: Errno::BADF.raw_os_error(),
                 text: "the socket was closed by this program".to_owned(),
             })
         })
     }
-}
 
-impl Drop for UdpSocket {
-    fn drop(&mut self) {
-        self.close();
+    /// Asks the socket, detached: who has the stack's lock may be waiting for the interpreter.
+    fn ask<R: Send>(&self, py: Python<'_>, ask: impl FnOnce(&udp::Socket) -> R + Send) -> PyResult<R> {
+        let inner = self.inner()?;
+        let asked = py.detach(|| inner.socket.get().map(ask));
+        asked.map_err(failed)
     }
 }
 
@@ -184,22 +181,20 @@ impl UdpSocket {
 
     /// Has send go to "udp://host:port", and gets what comes from there alone.
     fn connect(&self, py: Python<'_>, address: &str) -> PyResult<()> {
-        self.inner()?.socket.get().map_err(failed)?.connect(hosts(py, "udp", address)?[0]).map_err(failed)
+        let to = hosts(py, "udp", address)?[0];
+        self.ask(py, |socket| socket.connect(to))?.map_err(failed)
     }
 
     /// Its own address, as "udp://10.0.0.2:7000".
     #[getter]
-    fn address(&self) -> PyResult<String> {
-        let inner = self.inner()?;
-        let address = inner.socket.get().map_err(failed)?.local_addr().map_err(failed)?;
-        Ok(name(address))
+    fn address(&self, py: Python<'_>) -> PyResult<String> {
+        self.ask(py, udp::Socket::local_addr)?.map(name).map_err(failed)
     }
 
     /// Whom it is connected to; None where it is not.
     #[getter]
-    fn peer(&self) -> PyResult<Option<String>> {
-        let inner = self.inner()?;
-        Ok(inner.socket.get().map_err(failed)?.peer_addr().ok().map(name))
+    fn peer(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.ask(py, udp::Socket::peer_addr)?.ok().map(name))
     }
 
     /// The time in seconds that each call may wait; None is for ever, 0 not at all.
@@ -215,25 +210,24 @@ impl UdpSocket {
 
     /// The readiness descriptor, for select, poll and asyncio; -1 once closed. Nothing may be read from it.
     fn fileno(&self) -> i32 {
-        self.place().as_ref().map_or(-1, |inner| on_stack::number(inner.fd()))
+        self.inner.get().map_or(-1, |inner| on_stack::number(inner.fd()))
     }
 
     /// Closes the socket.
     fn close(&self) {
-        let inner = self.place().take();
-        call::let_go(inner);
+        self.inner.close();
     }
 
     /// Whether close was called.
     #[getter]
     fn closed(&self) -> bool {
-        self.place().is_none()
+        self.inner.is_closed()
     }
 
     /// Who carries its datagrams: "stack", or "kernel".
     #[getter]
-    fn path(&self) -> PyResult<&'static str> {
-        Ok(match self.inner()?.socket.get().map_err(failed)?.path().send {
+    fn path(&self, py: Python<'_>) -> PyResult<&'static str> {
+        Ok(match self.ask(py, |socket| socket.path().send)? {
             Carrier::Kernel => "kernel",
             _ => "stack",
         })
@@ -241,14 +235,14 @@ impl UdpSocket {
 
     /// CPU copies per byte that this socket has sent or received, in user space and by the kernel for it; None before the first byte.
     #[getter]
-    fn copies_per_byte(&self) -> PyResult<Option<f64>> {
-        Ok(transport::copies_per_byte(&self.inner()?.stats().map_err(failed)?))
+    fn copies_per_byte(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        Ok(transport::copies_per_byte(&self.ask(py, counts)?))
     }
 
     /// All counters, by name; drops are datagrams that came and found no room.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = PyDict::new(py);
-        for (name, count) in self.inner()?.stats().map_err(failed)? {
+        for (name, count) in self.ask(py, counts)? {
             stats.set_item(name, count)?;
         }
         Ok(stats)
@@ -263,8 +257,8 @@ impl UdpSocket {
         self.close();
     }
 
-    fn __repr__(&self) -> String {
-        self.address()
+    fn __repr__(&self, py: Python<'_>) -> String {
+        self.address(py)
             .map_or_else(|_| "<onecopy.UdpSocket, closed>".into(), |at| format!("<onecopy.UdpSocket {at}>"))
     }
 }

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, overload
 
 from . import _onecopy
-from ._onecopy import DONTWAIT, Frags, Tensor, View
+from ._onecopy import DONTWAIT, Frags, Sent, Tensor, TxBinding, View
 
 if TYPE_CHECKING:
     from ._onecopy import Buffer
 
-__all__ = ["Connection", "Listener", "UdpSocket", "connect", "listen", "pair"]
+__all__ = ["Connection", "Listener", "UdpSocket", "arrived", "connect", "listen", "pair"]
 
 _T = TypeVar("_T")
 _S = TypeVar("_S", _onecopy.Connection, _onecopy.Listener, _onecopy.UdpSocket)
@@ -94,6 +94,15 @@ class Connection(_Closing[_onecopy.Connection]):
                     if at >= len(rest):
                         return
 
+    async def send_device(
+        self, binding: TxBinding, ranges: Sequence[tuple[int, int]], flags: int = 0
+    ) -> Sent:
+        """Sends bytes of a device's memory: as many as there is room for, which len() says. `await arrived(sent)` tells when they have arrived."""
+        async with self._sending:
+            return await _when_ready(
+                self.sync.fileno(), lambda: self.sync.send_device(binding, ranges, flags | DONTWAIT), writing=True
+            )
+
     @overload
     async def recv(self, n: int | None = None, *, shape: None = None, dtype: None = None) -> bytes: ...
     @overload
@@ -140,6 +149,11 @@ class Connection(_Closing[_onecopy.Connection]):
         if not view:
             raise StopAsyncIteration
         return view
+
+
+async def arrived(sent: Sent) -> bool:
+    """Waits until a send is complete. Returns True once the peer has all of it, and False where the connection has ended before."""
+    return await _when_ready(sent.fileno(), lambda: sent.wait(0))
 
 
 class UdpSocket(_Closing[_onecopy.UdpSocket]):

@@ -44,6 +44,11 @@ impl Failure {
         [Errno::AGAIN, Errno::INTR].iter().any(|errno| errno.raw_os_error() == self.errno)
     }
 
+    /// EINTR.
+    pub fn is_interrupted(&self) -> bool {
+        self.errno == Errno::INTR.raw_os_error()
+    }
+
     /// Whether each call says so until something else is done about it: EFAULT, of bytes in a device's memory.
     pub fn stays(&self) -> bool {
         self.errno == Errno::FAULT.raw_os_error()

@@ -1,7 +1,7 @@
 //! A connection: streams and records over unix sockets, and streams over TCP.
 
 use onecopy::unix::{SeqPacket, Stream};
-use onecopy::{Policy, RecvFlags, tcp};
+use onecopy::{Policy, RecvFlags, SendFlags, tcp};
 use pyo3::exceptions::{
     PyBlockingIOError, PyBufferError, PyEOFError, PyOSError, PyTimeoutError, PyTypeError, PyValueError,
 };
@@ -20,8 +20,9 @@ use crate::frags::{Frags, Returned};
 use crate::held::Held;
 use crate::loans::Loans;
 use crate::memory::Buffer;
-use crate::on_stack;
+use crate::on_stack::{self, Sending};
 use crate::reservation::Reservation;
+use crate::sending::{self, Sent, TxBinding};
 use crate::tensor::{self, Tensor};
 use crate::transport::{self, Transport};
 use crate::view::View;
@@ -310,6 +311,37 @@ impl Connection {
                 return Ok(());
             }
             py.check_signals()?;
+        }
+    }
+
+    /// Sends bytes of a device's memory from where they lie, on a connection of a Stack: `ranges` are pairs of an offset into the memory and a length. Waits until all of them are
+    /// taken; the Sent that it returns tells when they have arrived: before that nobody should write there.
+    ///
+    /// len() of it is less than all with DONTWAIT where there is room for less, and where the timeout or the peer's end came in between. OSError: EFAULT for bytes beyond the memory's
+    /// end, of which nothing is sent; ENODEV where the binding is another stack's; EMSGSIZE for 4 GiB and more.
+    #[pyo3(signature = (binding, ranges, flags = 0))]
+    fn send_device(
+        &self,
+        py: Python<'_>,
+        binding: &TxBinding,
+        ranges: Vec<(u64, u64)>,
+        flags: u32,
+    ) -> PyResult<Sent> {
+        let inner = self.sender()?;
+        let stream = inner.transport.on_stack().map_err(failed)?;
+        let (binding, ranges) = (binding.get()?, sending::ranges(ranges));
+        let mut own = SendFlags::empty();
+        own.set(SendFlags::DONTWAIT, flags & DONTWAIT != 0);
+        let mut sending = Sending::default();
+        let all = call::waiting(py, inner.timeout(), || {
+            stream.send_device(binding.get()?, &ranges, own, &mut sending)
+        });
+        match all {
+            // A timeout, behind a signal: what is under way is told first.
+            Err(error) if sending.under_way.is_empty() || !error.is_instance_of::<PyOSError>(py) => {
+                Err(error)
+            }
+            _ => Ok(Sent::of(sending.under_way)),
         }
     }
 

@@ -4,14 +4,17 @@ use onecopy::advanced::pool::provider::CopyError;
 use onecopy::advanced::pool::{DeviceId, DeviceMemory as Memory, OpenError, PoolConfig};
 use onecopy::cuda::{self, Cuda, Settings};
 use onecopy::devmem::{self, Event};
+use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use rustix::io::Errno;
+use std::io::IoSlice;
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::call::{self, Failure, failed};
 use crate::closable::Closable;
 use crate::loans::lock;
+use crate::memory::Buffer;
 use crate::on_stack::Here;
 
 /// Bytes of a page.
@@ -43,6 +46,18 @@ pub fn cuda_of(memory: u64) -> Option<Known> {
     Some(Known { base: entry.base, ordinal: entry.ordinal, cuda: entry.cuda.upgrade()? })
 }
 
+/// The CUDA Array Interface, version 3, of bytes that are there.
+pub fn cuda_array(py: Python<'_>, at: u64, len: u64) -> PyResult<Bound<'_, PyDict>> {
+    let interface = PyDict::new(py);
+    interface.set_item("shape", (len,))?;
+    interface.set_item("typestr", "|u1")?;
+    interface.set_item("data", (at, false))?;
+    interface.set_item("strides", py.None())?;
+    interface.set_item("version", 3)?;
+    interface.set_item("stream", py.None())?;
+    Ok(interface)
+}
+
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Failure {
         Failure { errno: error.errno().raw_os_error(), text: error.to_string() }
@@ -72,7 +87,7 @@ struct Kind {
     device: u32,
 }
 
-/// Memory of a device, which TCP's payload is received into: Stack.bind_rx. The CPU cannot read it.
+/// Memory of a device, which TCP's payload is received into (Stack.bind_rx), or sent from (Stack.bind_tx). The CPU cannot read it.
 ///
 /// DeviceMemory.cuda(size) is a CUDA device's; DeviceMemory.opaque(size) is the stand-in for a device on machines without one.
 #[pyclass(frozen, module = "onecopy", weakref)]
@@ -165,6 +180,45 @@ impl DeviceMemory {
         Ok(stats)
     }
 
+    /// The CUDA Array Interface, version 3, of all of its bytes: torch.as_tensor(memory, device="cuda") and cupy.asarray(memory) are where a program's own kernels write what is to be sent. A send
+    /// takes what is there: wait for the stream that writes, first. AttributeError of opaque memory.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let kind = self.0.get().map_err(failed)?;
+        let (_, base) = kind.cuda.as_ref().ok_or_else(|| {
+            PyAttributeError::new_err("opaque memory has no __cuda_array_interface__: DeviceMemory.cuda has")
+        })?;
+        cuda_array(py, *base, kind.memory.len())
+    }
+
+    /// Copies the bytes of any contiguous buffer to `offset`: for memory that is sent from (Stack.bind_tx). What a send under way has there may be sent as old or as new.
+    ///
+    /// OSError (EFAULT) where they would not lie inside of the memory.
+    fn write_at(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (memory, buffer) = (self.memory()?, Buffer::of(data)?);
+        let bytes = buffer.bytes();
+        let copied = py.detach(|| memory.write_at(offset, &[IoSlice::new(bytes)]).map_err(Failure::from));
+        copied.map_err(failed)
+    }
+
+    /// A copy of n bytes at `offset`. OSError (EFAULT) where they do not lie inside of the memory.
+    fn read_at<'py>(&self, py: Python<'py>, offset: u64, n: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let memory = self.memory()?;
+        if offset.checked_add(n as u64).is_none_or(|end| end > memory.len()) {
+            return Err(failed(Failure {
+                errno: Errno::FAULT.raw_os_error(),
+                text: format!(
+                    "{n} bytes at {offset} are not inside of the memory, which has {}",
+                    memory.len()
+                ),
+            }));
+        }
+        PyBytes::new_with(py, n, |bytes| {
+            let copied = py.detach(|| memory.read_at(offset, bytes).map_err(Failure::from));
+            copied.map_err(failed)
+        })
+    }
+
     /// By which ways bytes went to a CUDA device, as text; None of opaque memory.
     fn report(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let kind = self.0.get().map_err(failed)?;
@@ -183,7 +237,7 @@ impl DeviceMemory {
 }
 
 /// Why a closed binding cannot be used.
-fn unbound() -> PyErr {
+pub fn unbound() -> PyErr {
     failed(Failure {
         errno: Errno::BADF.raw_os_error(),
         text: "the binding was closed by this program: bind the memory again".to_owned(),

@@ -13,7 +13,7 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 
 use crate::call::{self, Failure, failed};
-use crate::device_memory::{Known, cuda_of};
+use crate::device_memory::{Known, cuda_array, cuda_of};
 use crate::dlpack::{self, DataType, Export, Shape};
 use crate::loans::lock;
 use crate::memory;
@@ -198,14 +198,7 @@ impl Fragment {
             *told = lent.take();
         }
         drop(told);
-        let interface = PyDict::new(py);
-        interface.set_item("shape", (self.piece.frag.len,))?;
-        interface.set_item("typestr", "|u1")?;
-        interface.set_item("data", (at, false))?;
-        interface.set_item("strides", py.None())?;
-        interface.set_item("version", 3)?;
-        interface.set_item("stream", py.None())?;
-        Ok(interface)
+        cuda_array(py, at, u64::from(self.piece.frag.len))
     }
 
     /// The device: (2, n), a CUDA device. BufferError of opaque memory.

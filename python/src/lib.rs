@@ -16,6 +16,7 @@ mod memory;
 mod on_stack;
 mod pages;
 mod reservation;
+mod sending;
 mod stack;
 mod tensor;
 mod transport;
@@ -37,6 +38,8 @@ mod _onecopy {
     use crate::listener::Listener;
     #[pymodule_export]
     use crate::reservation::Reservation;
+    #[pymodule_export]
+    use crate::sending::{Sent, TxBinding};
     #[pymodule_export]
     use crate::stack::Stack;
     #[pymodule_export]

@@ -1,6 +1,8 @@
 //! Sockets of a stack of onecopy's own: what waits here waits at a descriptor, so that Ctrl-C ends it.
 
-use onecopy::devmem::Frags;
+use onecopy::advanced::chain::Chain;
+use onecopy::devmem::{Frags, TxBinding, TxRange};
+use onecopy::zerocopy::{NotSent, Sent};
 use onecopy::{RecvFlags, SendFlags, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -78,6 +80,14 @@ const SMALL: usize = 2048;
 
 /// About so many bytes one receive of ours takes that waits for all.
 const TURN: usize = 1 << 20;
+
+/// A send from a device's memory, until all of it is taken.
+#[derive(Default)]
+pub struct Sending {
+    /// What was taken, in pieces.
+    pub under_way: Vec<Sent>,
+    rest: Option<Chain>,
+}
 
 /// A connection.
 pub struct Stream {
@@ -161,6 +171,43 @@ impl Stream {
                 Err(_) if sent > 0 => return Ok(sent),
                 Ok(n) if n > 0 && sent + n < bytes.len() && !dont_wait => sent += n,
                 done => return done.map(|n| sent + n),
+            }
+        }
+    }
+
+    /// Sends ranges of a device's memory, as often as it is called: an interrupted call leaves in `sending` what the next one goes on with.
+    pub fn send_device(
+        &self,
+        from: &TxBinding,
+        ranges: &[TxRange],
+        flags: SendFlags,
+        sending: &mut Sending,
+    ) -> Result<()> {
+        let dont_wait = flags.contains(SendFlags::DONTWAIT);
+        loop {
+            let sent = self.patiently(PollFlags::OUT, dont_wait, |stream| match sending.rest.take() {
+                None => stream.send_device_with_flags(from, ranges, flags),
+                Some(rest) => {
+                    stream.send_zerocopy_with_flags(rest, flags).map_err(|NotSent { chain, error }| {
+                        sending.rest = Some(chain);
+                        error
+                    })
+                }
+            });
+            match sent {
+                Ok(mut sent) => {
+                    let rest = sent.take_rest();
+                    sending.under_way.push(sent);
+                    if rest.is_empty() || dont_wait {
+                        return Ok(());
+                    }
+                    sending.rest = Some(rest);
+                }
+                Err(failure) if sending.under_way.is_empty() || failure.is_interrupted() => {
+                    return Err(failure);
+                }
+                // What is under way is told first; the next call tells what came in between.
+                Err(_) => return Ok(()),
             }
         }
     }
@@ -289,7 +336,7 @@ pub fn patiently<'a, R>(
 /// # Errors
 ///
 /// EAGAIN when the limit has come, EINTR.
-fn wait(fd: BorrowedFd<'_>, way: PollFlags, limit: Option<Duration>) -> Result<()> {
+pub fn wait(fd: BorrowedFd<'_>, way: PollFlags, limit: Option<Duration>) -> Result<()> {
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
     match poll(&mut [PollFd::new(&fd, way)], limit.as_ref())? {
         0 => Err(Errno::AGAIN.into()),

@@ -16,6 +16,7 @@ use crate::device_memory::{Binding, DeviceMemory};
 use crate::listener::Listener;
 use crate::on_stack::{self, Here};
 use crate::pages::Pages;
+use crate::sending::TxBinding;
 use crate::transport::Transport;
 use crate::udp::UdpSocket;
 
@@ -205,6 +206,16 @@ impl Stack {
     fn bind_rx(&self, py: Python<'_>, memory: &DeviceMemory, queues: Vec<u32>) -> PyResult<Binding> {
         let (stack, memory) = (self.stack.get().map_err(failed)?, memory.memory()?);
         py.detach(|| stack.bind_rx(memory, &queues)).map(Binding::of).map_err(failed)
+    }
+
+    /// Binds memory of a device to be sent from, by Connection.send_device: all of it, until the TxBinding is closed, or gone. It is other memory than that which is received
+    /// into.
+    ///
+    /// OSError as of the kernel's bind-tx: ENODEV where the link is gone; EOPNOTSUPP where it takes no memory that the CPU cannot read; and EBUSY where the memory is bound, or
+    /// somebody has pages of it.
+    fn bind_tx(&self, py: Python<'_>, memory: &DeviceMemory) -> PyResult<TxBinding> {
+        let (stack, memory) = (self.stack.get().map_err(failed)?, memory.memory()?);
+        py.detach(|| stack.bind_tx(memory)).map(TxBinding::of).map_err(failed)
     }
 
     /// Who carries its bytes: "stack", or "kernel".

@@ -75,7 +75,7 @@ impl Transport {
             Transport::OnStack(stream) => Ok(stream),
             _ => Err(Failure {
                 errno: Errno::OPNOTSUPP.raw_os_error(),
-                text: "only a connection of a Stack receives into a device's memory: connect by one"
+                text: "only a connection of a Stack has to do with a device's memory: connect by one"
                     .to_owned(),
             }),
         }

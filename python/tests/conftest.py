@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
+from world import World
 
 import onecopy
 
@@ -26,6 +28,12 @@ def kernel() -> onecopy.Stack:
         return onecopy.Stack(transport="kernel")
     except OSError as error:
         pytest.skip(f"io_uring is forbidden here: {error}")
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A world. It has to come to its end."""
+    yield World()
 
 
 # Whether a program may have a TAP device, in a network of its own: nobody else's is touched, and nothing is left.

@@ -196,6 +196,29 @@ def take(capsule: object, *, with_gil: bool = True) -> Taken:
 USED = (b"used_dltensor_versioned", b"used_dltensor")
 
 
+def test_what_a_kernel_wrote_is_sent_from_where_it_lies(world: World) -> None:
+    source = onecopy.DeviceMemory.cuda(1 << 20)
+    interface = source.__cuda_array_interface__
+    assert interface["data"] == (source.address, False) and interface["shape"] == (source.nbytes,)
+    # What stands for a kernel of the program's: a copy on its stream, from memory of its own.
+    data = bytes(range(256)) * 64
+    own, stream = onecopy.DeviceMemory.cuda(len(data)), world.driver.stream()
+    own.write_at(0, data)
+    assert own.address is not None and source.address is not None
+    world.driver.copy(source.address + 12_345, own.address, len(data), stream)
+    world.driver.call("cuStreamSynchronize", stream)
+    with world.near.bind_tx(source) as tx:
+        sent = world.sender.send_device(tx, [(12_345, len(data))])
+        got = b""
+        while len(got) < len(data):
+            with world.receiver.recv_frags(len(data) - len(got)) as frags:
+                got += frags.tobytes()
+        assert got == data == source.read_at(12_345, len(data)) and sent.wait(60)
+    assert source.free == source.nbytes
+    with pytest.raises(OSError, match="inside"):
+        source.write_at(source.nbytes, b"x")
+
+
 def test_without_a_driver_it_says_what_to_install() -> None:
     program = """
 import onecopy
@@ -368,11 +391,12 @@ def test_a_stream_that_cannot_be_ordered_keeps_the_page_for_good(world: World) -
     assert world.driver.read(at, 10, world.driver.stream()) == b"0123456789"
 
 
-def test_the_example_runs_on_a_device() -> None:
+@pytest.mark.parametrize("name", ["device_to_device", "into_device"])
+def test_the_example_runs_on_a_device(name: str) -> None:
     assert LIBRARY is not None
     environment = {**os.environ, "ONECOPY_CUDA_LIBRARY": LIBRARY}
     ran = subprocess.run(
-        [sys.executable, EXAMPLES / "into_device.py"], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, EXAMPLES / f"{name}.py"], env=environment, capture_output=True, text=True, timeout=120
     )
     assert ran.returncode == 0 and "cuda 0" in ran.stdout, ran.stdout + ran.stderr
 

@@ -6,68 +6,14 @@ import gc
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from conftest import is_interrupted
+from world import MORE, PATTERN, SERVER, World, fails, received
 
 import onecopy
 from onecopy import aio
-
-PATTERN = bytes(n * 7 % 251 for n in range(1 << 20))
-SERVER = "tcp://10.0.0.2:5201"
-MORE = "tcp://10.0.0.2:80"  # a port that nobody steers
-
-
-class World:
-    """Two stacks on a cable. Flows to SERVER come to queue 1 of the far one, which memory can be bound to."""
-
-    def __init__(self, size: int = 1 << 20) -> None:
-        """Binds nothing yet."""
-        self.near, self.far = onecopy.Stack.pair()
-        self.far.set_queues(2)
-        self.far.steer(SERVER, 1)
-        self.memory = onecopy.DeviceMemory.opaque(size, 7)
-
-    def bind(self) -> onecopy.Binding:
-        """Binds the memory to queue 1."""
-        return self.far.bind_rx(self.memory, [1])
-
-    def connected(self, address: str = SERVER) -> tuple[onecopy.Connection, onecopy.Connection]:
-        """The sender's end, and the receiver's."""
-        with self.far.listen(address) as listener:
-            sender = self.near.connect(address, timeout=60)
-            receiver = listener.accept()
-        receiver.settimeout(60)
-        return sender, receiver
-
-    def all_home(self) -> bool:
-        """Whether all pages are free, but for the one that small pieces are cut from."""
-        return self.memory.free + 4096 >= self.memory.nbytes
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    """A world. It has to come to its end."""
-    yield World()
-
-
-def fails(number: int, call: object, *arguments: object) -> None:
-    """Whether a call raises OSError with that errno, and says what to do."""
-    assert callable(call)
-    with pytest.raises(OSError) as raised:
-        call(*arguments)
-    assert raised.value.errno == number and len(str(raised.value)) > 40, raised.value
-
-
-def received(receiver: onecopy.Connection, length: int) -> bytes:
-    """So many bytes, wherever they lie."""
-    got = b""
-    while len(got) < length:
-        with receiver.recv_frags(length - len(got)) as frags:
-            assert frags, "the end came early"
-            got += frags.tobytes()
-    return got
 
 
 def test_payload_lies_in_the_devices_memory(world: World) -> None:
@@ -206,6 +152,34 @@ def test_flags_are_recvmsgs(world: World) -> None:
         frags = receiver.recv_frags(5, most=1)
         assert frags.tobytes() == b"67890" and len(frags.device) == 1
         assert len(receiver.recv_frags(0)) == 0
+
+
+def test_peek_and_trunc_of_both_kinds_of_memory(world: World) -> None:
+    sender, receiver = world.connected()
+    sender.send(b"host's")
+    while len(receiver.recv_frags(6, onecopy.PEEK)) < 6:
+        pass
+    with world.bind():
+        sender.send(b"device's")
+        # A look stops before the other memory, and takes nothing.
+        for _ in range(2):
+            seen = receiver.recv_frags(100, onecopy.PEEK)
+            assert seen.linear == b"host's" and not seen.device
+        # What is thrown away is of either; with both flags it is.
+        assert len(receiver.recv_frags(4, onecopy.PEEK | onecopy.TRUNC)) == 4
+        have = 0
+        while have < 7:
+            thrown = receiver.recv_frags(7 - have, onecopy.TRUNC)
+            assert thrown.linear is None and not thrown.device and thrown.tobytes() == b""
+            have += len(thrown)
+        seen = receiver.recv_frags(100, onecopy.PEEK, most=1)
+        assert [one.token for one in seen.device] == [0] and len(seen) == 3
+        assert receiver.tokens_held == 0 and received(receiver, 3) == b"e's"
+        for flag in (onecopy.PEEK, onecopy.TRUNC):
+            with pytest.raises(BlockingIOError):
+                receiver.recv_frags(1, flag | onecopy.DONTWAIT)
+        sender.close()
+        assert not receiver.recv_frags(1, onecopy.PEEK) and not receiver.recv_frags(1, onecopy.TRUNC)
 
 
 def test_a_receive_that_waits_for_all_stops_before_the_devices_memory(world: World) -> None:

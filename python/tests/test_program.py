@@ -164,6 +164,6 @@ def test_each_worker_of_a_data_loader_has_shards_of_its_own(tmp_path: pathlib.Pa
     assert sorted(int(sample[0]) for batch in batches for sample in batch) == sorted([0, 1, 2, 3] * 32)
 
 
-@pytest.mark.parametrize("name", ["echo", "into_device", "jobs"])
+@pytest.mark.parametrize("name", ["device_to_device", "echo", "into_device", "jobs"])
 def test_examples_run(name: str) -> None:
     subprocess.run([sys.executable, EXAMPLES / f"{name}.py"], check=True, timeout=60)

@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from world import MORE, PATTERN, World
 
 import onecopy
 from onecopy import aio
 
-MORE = "tcp://10.0.0.2:80"
-PATTERN = bytes(n * 7 % 251 for n in range(1 << 20))
 THREADS = 4
 
 Call = Callable[[], object]
@@ -399,6 +398,87 @@ def test_listeners_and_sockets_of_datagrams_are_closed_while_others_use_them() -
             close,
             close,
         )
+
+
+def test_fragments_and_sends_of_a_devices_memory_between_threads(world: World) -> None:
+    source = onecopy.DeviceMemory.opaque(len(PATTERN))
+    source.write_at(0, PATTERN)
+    total = 4 * len(PATTERN)
+    fragments: queue.SimpleQueue[onecopy.Fragment | None] = queue.SimpleQueue()
+    sends: queue.SimpleQueue[onecopy.Sent | None] = queue.SimpleQueue()
+    sums: list[int] = []
+    with world.bind() as binding, world.near.bind_tx(source) as tx:
+        sender, receiver = world.connected()
+
+        def send() -> None:
+            for turn in range(THREADS):
+                for at in range(0, len(PATTERN), 65536):
+                    sent = sender.send_device(tx, [(at, 65536)])
+                    assert len(sent) == 65536
+                    for _ in range(2):
+                        sends.put(sent)
+            sends.put(None)
+            sends.put(None)
+
+        def wait() -> None:
+            while (sent := sends.get()) is not None:
+                assert sent.wait(60) and sent.done and sent.copied
+
+        def receive() -> None:
+            have = 0
+            while have < total:
+                frags = receiver.recv_frags(50_000)
+                have += len(frags)
+                for fragment in frags.device:
+                    fragments.put(fragment)
+                assert binding.promised >= 0 and receiver.tokens_held >= 0
+            for _ in range(THREADS):
+                fragments.put(None)
+
+        def give_back(way: int) -> None:
+            while (fragment := fragments.get()) is not None:
+                sums.append(sum(fragment.tobytes()))
+                if way == 0:
+                    assert receiver.dont_need([fragment]) == 1
+                elif way == 1:
+                    assert receiver.dont_need([fragment.token]) == 1
+
+        together(send, wait, wait, receive, *(lambda n=n: give_back(n) for n in range(THREADS)))
+        assert sum(sums) == 4 * sum(PATTERN)
+        del fragments, sends, sender, receiver
+    gc.collect()
+    assert world.all_home() and source.free == source.nbytes
+
+
+def test_a_binding_is_closed_while_others_send_from_it(world: World) -> None:
+    for _ in range(5):
+        memory = onecopy.DeviceMemory.opaque(1 << 20)
+        tx = world.near.bind_tx(memory)
+        sender, receiver = world.connected(MORE)
+
+        def send(tx: onecopy.TxBinding = tx, sender: onecopy.Connection = sender) -> None:
+            try:
+                while True:
+                    sender.send_device(tx, [(0, 10_000)])
+            except OSError as error:
+                assert error.errno == errno.EBADF, error
+
+        def receive(tx: onecopy.TxBinding = tx, receiver: onecopy.Connection = receiver) -> None:
+            for _ in range(20):
+                receiver.recv(10_000)
+            tx.close()
+
+        def drain(receiver: onecopy.Connection = receiver) -> None:
+            while receiver.recv(100_000):
+                pass
+
+        def work(send: Call = send, receive: Call = receive, sender: onecopy.Connection = sender) -> None:
+            together(send, send, receive)
+            sender.shutdown("write")
+
+        together(work, drain)
+        sender.close()
+        receiver.close()
 
 
 def test_an_event_loop_in_each_thread() -> None:

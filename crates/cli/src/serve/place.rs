@@ -21,7 +21,10 @@ impl FromStr for Listen {
     fn from_str(text: &str) -> Result<Listen, String> {
         match text.strip_prefix("tcp:") {
             Some(place) => Ok(Listen::Tcp(units::place(place)?)),
-            None => Ok(Listen::Unix(text.parse()?)),
+            None if text.starts_with("unix:") => Ok(Listen::Unix(text.parse()?)),
+            None => {
+                Err(format!("{text:?}: write unix:/path/to/socket or unix:@name, or tcp:IP:PORT with --tap"))
+            }
         }
     }
 }
@@ -32,5 +35,21 @@ impl fmt::Display for Listen {
             Listen::Unix(address) => address.fmt(f),
             Listen::Tcp(address) => write!(f, "tcp:{address}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_to_listen_is_named_where_none_is_meant() {
+        let said = "127.0.0.1:80".parse::<Listen>().unwrap_err();
+        assert!(said.contains("unix:/path") && said.contains("tcp:IP:PORT with --tap"), "{said}");
+        for text in ["unix:/run/a.sock", "unix:@a", "tcp:10.0.0.2:80"] {
+            assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
+        }
+        assert!("unix:".parse::<Listen>().is_err());
+        assert!("tcp:10.0.0.2".parse::<Listen>().is_err());
     }
 }

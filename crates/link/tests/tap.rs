@@ -104,6 +104,42 @@ fn queues_share_a_device() {
     assert_eq!(open(&namespace, shared).unwrap().capabilities().mtu, 1500);
 }
 
+/// Each flow comes back by the queue that its last packet left by.
+#[test]
+fn a_flow_comes_by_the_queue_that_it_left_by() {
+    let Some(namespace) = namespace() else { return };
+    if Command::new("ip").arg("-V").output().is_err() {
+        return eprintln!("skipped: no ip (iproute2) to set the interface up with");
+    }
+    let config = TapConfig::new("onecopy%d").medium(Medium::Ip);
+    let mut taps = namespace.run(|| Tap::open_queues(config, 4)).unwrap().unwrap();
+    assert!(taps.iter().all(|tap| tap.name() == "onecopy0"));
+    ip(&namespace, "addr add 10.77.0.1/24 dev onecopy0");
+    ip(&namespace, "link set onecopy0 up");
+    let socket = namespace.run(|| std::net::UdpSocket::bind("10.77.0.1:7000").unwrap()).unwrap();
+    for port in 9000_u16..9032 {
+        let at = usize::from(port) % taps.len();
+        // IPv4 without an identity, UDP without a checksum, four bytes.
+        let mut datagram = [
+            0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0x26, 0x31, 10, 77, 0, 2, 10, 77, 0, 1, 0, 0, 27, 88, 0,
+            12, 0, 0, 1, 2, 3, 4,
+        ];
+        datagram[20..22].copy_from_slice(&port.to_be_bytes());
+        taps[at].transmit(0, Packet::new(&datagram, Segment::default()).unwrap());
+        let mut buffer = [0; 16];
+        let (n, from) = socket.recv_from(&mut buffer).unwrap();
+        assert_eq!((n, from.port()), (4, port));
+        socket.send_to(&buffer[..n], from).unwrap();
+        loop {
+            assert!(onecopy_testing::readable(&taps[at]), "no answer there: {:?}", taps[at]);
+            let packet = taps[at].receive(0).unwrap().to_vec().unwrap();
+            if packet[9] == 17 && packet[22..24] == port.to_be_bytes() {
+                break;
+            }
+        }
+    }
+}
+
 #[test]
 fn what_the_interface_does_is_counted() {
     let Some(namespace) = namespace() else { return };

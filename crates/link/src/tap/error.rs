@@ -75,6 +75,7 @@ impl fmt::Display for TapError {
                         "no interface can have that name (1 to 15 bytes, no slash), or there is one of it that is of another kind (TUN or TAP, one \
                          queue or more): choose another name"
                     }
+                    Errno::TOOBIG => "a device has at most 256 queues: ask for fewer",
                     Errno::EXIST => "an interface of that name exists: choose another name",
                     _ => "see the kernel's Documentation/networking/tuntap.rst",
                 };

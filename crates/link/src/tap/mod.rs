@@ -155,6 +155,23 @@ impl Tap {
         Tap::open_from(config, Pools::of(pool))
     }
 
+    /// Opens it `count` times: each is a queue of the device's ([`TapConfig::multi_queue`]), with pages of its own. A device that was there before has
+    /// to be one of many queues (`ip tuntap add ... multi_queue`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Tap::open`]; E2BIG for more queues than a device has, 256.
+    pub fn open_queues(config: TapConfig, count: usize) -> Result<Vec<Tap>, TapError> {
+        let mut taps: Vec<Tap> = Vec::new();
+        for _ in 0..count {
+            let config = config.clone().multi_queue(true);
+            // The kernel's choice for the first one is the name of all.
+            let name = taps.first().map_or(config.name.clone(), |first| first.name().to_owned());
+            taps.push(Tap::open(TapConfig { name, ..config })?);
+        }
+        Ok(taps)
+    }
+
     fn open_from(config: TapConfig, pools: Pools) -> Result<Tap, TapError> {
         let requested = config.name.clone();
         Tap::attach(config, pools).map_err(|what| TapError { name: requested, what })

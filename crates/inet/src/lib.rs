@@ -8,6 +8,7 @@
 //! - [`mod@tcp`], which has connections, without addresses.
 //! - [`udp`]: datagrams, likewise.
 //! - [`stack`]: sockets by name, and who drives all of it.
+//! - [`shard`]: one host of several stacks.
 //! - [`trace`]: what packets say, a line each.
 
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ mod bucket;
 pub mod ip;
 pub mod key;
 pub mod neigh;
+pub mod shard;
 pub mod stack;
 pub mod tcp;
 pub mod timers;

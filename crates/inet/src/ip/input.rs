@@ -6,6 +6,7 @@ use super::layout::{Apart, gather, spill, trim};
 use super::reassembly::{Gathered, Lost, Part};
 use super::stats::Reason;
 use crate::neigh;
+use crate::shard::{Said, What};
 use crate::wire::arp::Operation;
 use crate::wire::icmp::Unreachable;
 use crate::wire::ipv6::{Behind, Fragment, Stopped, walk};
@@ -120,8 +121,8 @@ impl Interface {
         let mut heard = neigh::Heard::Unknown;
         if is_host(arp.sender.into()) && !self.is_broadcast(arp.sender.into()) {
             let answer = arp.operation == Operation::REPLY && ours && arp.target_mac == self.mac;
-            heard = self.neighbours.hear(now, arp.sender.into(), arp.sender_mac, answer);
-            self.settle();
+            let (address, mac) = (arp.sender.into(), Some(arp.sender_mac));
+            heard = self.said(now, Said { address, mac, answer, overrides: true });
         }
         let asked = arp.operation == Operation::REQUEST && ours;
         if asked {
@@ -181,6 +182,9 @@ impl Interface {
             return Err(Reason::Broadcast);
         }
         trim(packet, whole)?;
+        if ip.is_fragment() && self.is_others_part(from, to, ip.id.into(), packet) {
+            return Ok(Input::Done);
+        }
         self.pull(packet, header);
         if ip.is_fragment() {
             let Ipv4 { id, offset, more_fragments: more, .. } = ip;
@@ -259,6 +263,9 @@ impl Interface {
         if !part {
             return Err(Reason::Fragment);
         }
+        if self.is_others_part(ip.from.into(), ip.to.into(), id, packet) {
+            return Ok(Input::Done);
+        }
         ip.protocol = behind.protocol;
         self.pull(packet, behind.at);
         let about = (id, offset, more);
@@ -269,6 +276,42 @@ impl Interface {
         let ip = Ipv6 { payload_len: len, ..first };
         ip.write(packet.head_mut()).map_err(|_| Reason::Fragment)?;
         self.upper(now, ip, packet, all, false)
+    }
+
+    /// Whether another stack of this host puts the packet together that this is a part of, beginning with IP's header: it gets it then.
+    fn is_others_part(&mut self, from: IpAddr, to: IpAddr, id: u32, packet: &mut Packet) -> bool {
+        let Some(others) = &mut self.others else { return false };
+        let Some(other) = others.other(|share| share.of_parts(from, to, id)) else { return false };
+        others.hand(other, What::Part(std::mem::take(packet)));
+        true
+    }
+
+    /// A part comes from another stack of this host: from here on as [`Interface::input`].
+    pub(crate) fn input_part(&mut self, now: u64, packet: &mut Packet) -> Input {
+        let heard = self.either(now, packet);
+        self.heard(heard)
+    }
+
+    /// A neighbour says something, which the other stacks of this host are told.
+    pub(super) fn said(&mut self, now: u64, said: Said) -> neigh::Heard {
+        if let Some(others) = &mut self.others {
+            others.tell(said);
+        }
+        self.learn(now, said)
+    }
+
+    /// Takes note of what a neighbour has said.
+    pub(crate) fn learn(&mut self, now: u64, said: Said) -> neigh::Heard {
+        let Said { address, mac, answer, overrides } = said;
+        let known = self.neighbours.get(address);
+        let Some(mac) = mac.or(known) else { return neigh::Heard::Unknown };
+        if !overrides && known.is_some_and(|known| known != mac) {
+            self.neighbours.doubt(address);
+            return neigh::Heard::TooSoon;
+        }
+        let heard = self.neighbours.hear(now, address, mac, answer);
+        self.settle();
+        heard
     }
 
     /// Keeps a part until the others are there: then `packet` is all of it, without a header; the first one's, and how long it is, is returned.

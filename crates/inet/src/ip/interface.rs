@@ -9,6 +9,7 @@ use super::reassembly::Reassembly;
 use super::stats::{Reason, Stats};
 use crate::key::{self, Key, Seed};
 use crate::neigh::Cache;
+use crate::shard::{Handed, Others, Share};
 use crate::wire::ndp::link_local;
 use crate::wire::{Ipv6, Mac};
 use onecopy_link::{Capabilities, Medium, Packet};
@@ -35,13 +36,15 @@ pub struct Config {
     pub neighbours: usize,
     /// Packets that wait to leave, at most.
     pub queue: usize,
+    /// Its share of a host's flows, where other stacks have the rest.
+    pub share: Option<Share>,
 }
 
 impl Config {
     /// One of these addresses, 512 neighbours, and 4096 packets that wait to leave.
     pub fn new(capabilities: Capabilities, mac: Mac, addresses: &[Cidr], seed: Seed) -> Config {
         let (addresses, routes) = (addresses.to_vec(), Vec::new());
-        Config { capabilities, mac, addresses, routes, seed, neighbours: 512, queue: 4096 }
+        Config { capabilities, mac, addresses, routes, seed, neighbours: 512, queue: 4096, share: None }
     }
 
     /// Has what no route says, of its family, go to `gateway`.
@@ -125,6 +128,8 @@ pub struct Interface {
     pub(super) ids: Ids,
     pub(super) pages: Pages,
     pub(super) stats: Stats,
+    /// Other stacks of the same host, where there are some.
+    pub(crate) others: Option<Others>,
 }
 
 impl Interface {
@@ -134,7 +139,7 @@ impl Interface {
     ///
     /// [`BadConfig`].
     pub fn new(config: Config) -> Result<Interface, BadConfig> {
-        let Config { capabilities, mac, mut addresses, routes, seed, neighbours, queue } = config;
+        let Config { capabilities, mac, mut addresses, routes, seed, neighbours, queue, share } = config;
         if capabilities.medium == Medium::Ethernet && !mac.is_station() {
             return Err(BadConfig::Mac(mac));
         }
@@ -190,9 +195,10 @@ impl Interface {
             paths: Paths::new(&seed),
             complaints: VecDeque::new(),
             limits: Limits::new(),
-            ids: Ids::new(&seed),
+            ids: Ids::new(&seed, share),
             pages: Pages::default(),
             stats: Stats::default(),
+            others: share.map(Others::new),
         })
     }
 
@@ -330,6 +336,17 @@ impl Interface {
         self.complaints.pop_front()
     }
 
+    /// The next thing for another stack of the same host, and which one that is.
+    #[inline]
+    pub fn handed(&mut self) -> Option<(usize, Handed)> {
+        self.others.as_mut()?.next()
+    }
+
+    /// Its share of the host's flows; none where all are its own.
+    pub fn share(&self) -> Option<&Share> {
+        self.others.as_ref().map(Others::share)
+    }
+
     /// Neighbours.
     pub fn neighbours(&self) -> &Cache {
         &self.neighbours
@@ -349,6 +366,9 @@ impl Interface {
         self.parts_in.rest();
         self.paths.rest();
         self.complaints.shrink_to_fit();
+        if let Some(others) = &mut self.others {
+            others.rest();
+        }
     }
 
     pub(super) fn drop_packet(&mut self, reason: Reason) {
@@ -387,12 +407,14 @@ fn scope(address: Ipv6Addr) -> u8 {
 pub(super) struct Ids {
     key: Key,
     next: Box<[u32; 256]>,
+    share: Option<Share>,
 }
 
 impl Ids {
-    fn new(seed: &Seed) -> Ids {
+    fn new(seed: &Seed, share: Option<Share>) -> Ids {
         let key = Key::derive(seed, "packet numbers");
-        Ids { next: Box::new(std::array::from_fn(|number| key.secret(&[number as u8]) as u32)), key }
+        let next = Box::new(std::array::from_fn(|number| key.secret(&[number as u8]) as u32));
+        Ids { next, key, share }
     }
 
     /// The first of `count` numbers.
@@ -401,6 +423,6 @@ impl Ids {
         let place = place as usize % self.next.len();
         let next = self.next[place];
         self.next[place] = next.wrapping_add(count.into());
-        next
+        self.share.map_or(next, |share| share.number(next))
     }
 }

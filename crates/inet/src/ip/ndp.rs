@@ -7,6 +7,7 @@ use super::icmp::Heard;
 use super::interface::{Interface, is_host};
 use super::stats::Reason;
 use crate::neigh;
+use crate::shard::Said;
 use crate::wire::ndp::{group_mac, solicited};
 use crate::wire::{EtherType, Ethernet, Icmpv6, Ip, Ipv6, Mac, Ndp, Protocol, checksum};
 use onecopy_link::{Head, Medium, Packet};
@@ -77,15 +78,9 @@ impl Interface {
         if self.is_local(target) {
             return Err(Reason::ArpConflict);
         }
-        let known = self.neighbours.get(target);
         // To a question that went to it alone it need not say where it is.
-        let Some(mac) = ndp.target_mac.or(known) else { return Err(Reason::ArpUnknown) };
-        if flags & OVERRIDE == 0 && known.is_some_and(|known| known != mac) {
-            self.neighbours.doubt(target);
-            return Err(Reason::ArpTooSoon);
-        }
-        let heard = self.neighbours.hear(now, target, mac, answer);
-        self.settle();
+        let (mac, overrides) = (ndp.target_mac, flags & OVERRIDE != 0);
+        let heard = self.said(now, Said { address: target, mac, answer, overrides });
         self.noted(heard)
     }
 
@@ -103,8 +98,8 @@ impl Interface {
         if let Some(mac) = ndp.source_mac
             && is_host(from)
         {
-            let _ = self.neighbours.hear(now, from, mac, false);
-            self.settle();
+            let said = Said { address: from, mac: Some(mac), answer: false, overrides: true };
+            let _ = self.said(now, said);
         }
         let (to, flags) = if nobody { (ALL_NODES, OVERRIDE) } else { (ip.from, SOLICITED | OVERRIDE) };
         let answer = Ndp { target: ndp.target, source_mac: None, target_mac: Some(self.mac) };

@@ -8,6 +8,7 @@ use super::slab::Id;
 use super::socket::{Asked, Connected, Pending, Slot};
 use super::{Stack, context, lengths};
 use crate::ip::{Complaint, Input, Trouble};
+use crate::shard::{Handed, What};
 use crate::tcp::listener::{Answer, Request};
 use crate::tcp::time_wait::Fresh;
 use crate::tcp::{After, Connection, Emit, Error, Outgoing, Wake};
@@ -48,6 +49,44 @@ impl Stack {
         }
     }
 
+    /// The next thing that is another stack's of this host, and which one's ([`Share`](crate::shard::Share)): its [`Stack::take_handed`] is to
+    /// have it.
+    #[inline]
+    pub fn handed(&mut self) -> Option<(usize, Handed)> {
+        self.ip.handed()
+    }
+
+    /// Another stack of this host got what is ours.
+    pub fn take_handed(&mut self, now: u64, handed: Handed) {
+        match handed.0 {
+            What::Part(mut packet) => {
+                let input = self.ip.input_part(now, &mut packet);
+                self.take(now, packet, input);
+            }
+            What::Transport(ip, packet) if ip.protocol() == Protocol::TCP => {
+                self.take(now, packet, Input::Tcp(ip));
+            }
+            What::Transport(ip, packet) => self.take(now, packet, Input::Udp(ip)),
+            What::Complaint(complaint) => self.complaint(now, &complaint),
+            What::Said(said) => {
+                let _ = self.ip.learn(now, said);
+                self.hear_complaints(now);
+            }
+        }
+    }
+
+    /// The other stack of this host that a connection is of; none, where it is this one's.
+    fn other_of(&self, ends: &Ends) -> Option<usize> {
+        self.ip.others.as_ref()?.other(|share| share.of_ends(ends))
+    }
+
+    /// Hands something to another stack.
+    pub(super) fn hand(&mut self, other: usize, what: What) {
+        if let Some(others) = &mut self.ip.others {
+            others.hand(other, what);
+        }
+    }
+
     fn take(&mut self, now: u64, packet: Packet, input: Input) {
         self.take_back();
         match input {
@@ -60,9 +99,16 @@ impl Stack {
                     local: Place { ip: ip.to(), port: header.to },
                     remote: Place { ip: ip.from(), port: header.from },
                 };
+                // (Whose connection is here need not be asked.)
+                let id = self.demux.connection(&ends);
+                if id.is_none()
+                    && let Some(other) = self.other_of(&ends)
+                {
+                    return self.hand(other, What::Transport(ip, packet));
+                }
                 let cut = packet.gso().map_or(0, |gso| gso.size);
                 let (_, payload) = packet.into_parts();
-                self.segment(now, ends, Arrived { header, payload, cut, ecn: ip.ecn() });
+                self.segment(now, ends, id, Arrived { header, payload, cut, ecn: ip.ecn() });
             }
             Input::Udp(ip) => self.datagram(now, &ip, packet),
             Input::Complaint(complaint) => self.complaint(now, &complaint),
@@ -78,9 +124,10 @@ impl Stack {
         }
     }
 
-    fn segment(&mut self, now: u64, ends: Ends, arrived: Arrived) {
+    /// `id` is the connection of these ends, if there is one.
+    fn segment(&mut self, now: u64, ends: Ends, id: Option<Id>, arrived: Arrived) {
         self.stats.segments_in += 1;
-        let Some(id) = self.demux.connection(&ends) else {
+        let Some(id) = id else {
             return self.without_connection(now, ends, arrived, None);
         };
         match self.sockets.get_mut(id) {
@@ -289,7 +336,12 @@ impl Stack {
             return self.datagram_complaint(now, complaint);
         }
         let ends = Ends::new(complaint.local, complaint.remote);
-        let Some(id) = self.demux.connection(&ends) else { return };
+        let Some(id) = self.demux.connection(&ends) else {
+            if let Some(other) = self.other_of(&ends) {
+                self.hand(other, What::Complaint(*complaint));
+            }
+            return;
+        };
         match self.sockets.get_mut(id) {
             Some(Slot::Connection(connected)) => {
                 if !connected.connection.has_sent(complaint.seq) {

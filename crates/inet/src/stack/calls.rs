@@ -17,7 +17,7 @@ use crate::wire::{Ip, Ipv4, Tcp};
 use onecopy_chain::notify::Segment;
 use onecopy_chain::{Chain, Kind, Writer};
 use onecopy_pool::Pages;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 impl Listener {
@@ -56,6 +56,35 @@ impl Stack {
         fresh.hold = Some(self.ports.bind(address.ip(), address.port(), reuse).map_err(no_port)?);
         fresh.asked.address = Some(address.into());
         Ok(())
+    }
+
+    /// Gives it an address and no port, which is chosen with the peer (IP_BIND_ADDRESS_NO_PORT).
+    ///
+    /// # Errors
+    ///
+    /// As [`Stack::tcp_bind`].
+    pub fn tcp_bind_address(&mut self, id: Id, address: IpAddr) -> Result<(), Error> {
+        if !address.is_unspecified() && !self.ip.is_local(address) {
+            return Err(Error::AddressNotAvailable);
+        }
+        match self.sockets.get_mut(id).ok_or(Error::NoSuchSocket)? {
+            Slot::Fresh(fresh) if fresh.hold.is_none() => {
+                fresh.asked = Asked { address: Some(Place { ip: address, port: 0 }), reuse: true };
+                Ok(())
+            }
+            _ => Err(Error::Invalid),
+        }
+    }
+
+    /// Whose a connection from `local`, or any address of this host, to `to` is, of several stacks ([`Share`](crate::shard::Share)).
+    ///
+    /// # Errors
+    ///
+    /// As [`Stack::tcp_connect`].
+    pub fn tcp_whose(&self, local: SocketAddr, to: SocketAddr) -> Result<usize, Error> {
+        let (ip, remote) = self.addresses(Some(local.ip()), to.into())?;
+        let ends = Ends { local: Place { ip, port: local.port() }, remote };
+        Ok(self.ip.share().map_or(0, |share| share.of_ends(&ends)))
     }
 
     /// Has it wait for connections (listen(2)); called again, it changes the backlog.
@@ -127,8 +156,38 @@ impl Stack {
 
     /// The ends of a connection that is to be made; the socket has its port from then on.
     pub(super) fn resolve(&mut self, id: Id, to: Place) -> Result<Ends, Error> {
-        let Some(Slot::Fresh(fresh)) = self.sockets.get_mut(id) else { return Err(Error::NoSuchSocket) };
+        let Some(Slot::Fresh(fresh)) = self.sockets.get(id) else { return Err(Error::NoSuchSocket) };
         let asked = fresh.hold.as_ref().map(Hold::local).or(fresh.asked.address).map(|asked| asked.ip);
+        let (local, remote) = self.addresses(asked, to)?;
+        let Some(Slot::Fresh(fresh)) = self.sockets.get_mut(id) else { return Err(Error::NoSuchSocket) };
+        let reuse = fresh.asked.reuse;
+        let held = fresh.hold.take();
+        let (demux, share) = (&self.demux, self.ip.share());
+        let own = |ends: &Ends| share.is_none_or(|share| share.of_ends(ends) == share.me());
+        let hold = match held {
+            Some(hold) => {
+                let ends = Ends { local: Place { ip: local, ..hold.local() }, remote };
+                if demux.connection(&ends).is_some() || !own(&ends) {
+                    fresh.hold = Some(hold);
+                    return Err(Error::AddressNotAvailable);
+                }
+                hold
+            }
+            None => {
+                let free = |port| {
+                    let ends = Ends { local: Place { ip: local, port }, remote };
+                    demux.connection(&ends).is_none() && own(&ends)
+                };
+                self.ports.connect(local, remote, reuse, free).map_err(|_| Error::AddressNotAvailable)?
+            }
+        };
+        let ends = Ends { local: Place { ip: local, ..hold.local() }, remote };
+        fresh.hold = Some(hold);
+        Ok(ends)
+    }
+
+    /// The address of ours that a connection is from, where `asked` was asked for, and the other end.
+    fn addresses(&self, asked: Option<IpAddr>, to: Place) -> Result<(IpAddr, Place), Error> {
         let bound = asked.filter(|ip| !ip.is_unspecified());
         // This host, where no other is said (as the kernel does): 127.0.0.1, if it has that.
         let own = || bound.or_else(|| self.ip.loopback_like(to.ip)).or_else(|| self.ip.first_like(to.ip));
@@ -147,28 +206,7 @@ impl Stack {
             return Err(Error::NetUnreachable);
         }
         let source = self.ip.source(remote.ip).ok_or(Error::NetUnreachable)?;
-        let local = bound.unwrap_or(source);
-        let reuse = fresh.asked.reuse;
-        let held = fresh.hold.take();
-        let demux = &self.demux;
-        let hold = match held {
-            Some(hold) => {
-                let ends = Ends { local: Place { ip: local, ..hold.local() }, remote };
-                if demux.connection(&ends).is_some() {
-                    fresh.hold = Some(hold);
-                    return Err(Error::AddressNotAvailable);
-                }
-                hold
-            }
-            None => {
-                let free =
-                    |port| demux.connection(&Ends { local: Place { ip: local, port }, remote }).is_none();
-                self.ports.connect(local, remote, reuse, free).map_err(|_| Error::AddressNotAvailable)?
-            }
-        };
-        let ends = Ends { local: Place { ip: local, ..hold.local() }, remote };
-        fresh.hold = Some(hold);
-        Ok(ends)
+        Ok((bound.unwrap_or(source), remote))
     }
 
     /// Sends the SYN; with data, where that is wanted: how, what of, and whether the caller waits to give the rest.

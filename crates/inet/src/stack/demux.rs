@@ -82,7 +82,7 @@ impl Ends {
 
     /// Hands the bytes of both to `with`.
     #[inline]
-    pub(super) fn bytes<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+    pub(crate) fn bytes<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
         let ([a, b], [c, d]) = (self.local.port.to_be_bytes(), self.remote.port.to_be_bytes());
         key::of_pair(self.local.ip, self.remote.ip, [a, b, c, d], with)
     }

@@ -132,7 +132,7 @@ impl Stack {
     ///
     /// As [`Interface::new`].
     pub fn new(config: Config) -> Result<Stack, crate::ip::BadConfig> {
-        let udp = udp::Udp::new(config.udp, &config.seed, config.ports.clone(), config.ip.queue);
+        let udp = udp::Udp::new(config.udp, &config.seed, config.ports.clone(), &config.ip);
         Ok(Stack {
             ip: Interface::new(config.ip)?,
             sockets: Slab::new(config.sockets),

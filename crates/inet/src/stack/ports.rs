@@ -150,7 +150,22 @@ impl Ports {
     ///
     /// [`NoPort`].
     pub fn bind(&mut self, address: IpAddr, port: u16, reuse: bool) -> Result<Hold, NoPort> {
-        let port = if port == 0 { self.unused(address).ok_or(NoPort::Exhausted)? } else { port };
+        self.bind_among(address, port, reuse, |_| true)
+    }
+
+    /// As [`Ports::bind`]; where it chooses, it chooses of those that `good` says.
+    ///
+    /// # Errors
+    ///
+    /// [`NoPort`].
+    pub fn bind_among(
+        &mut self,
+        address: IpAddr,
+        port: u16,
+        reuse: bool,
+        good: impl FnMut(u16) -> bool,
+    ) -> Result<Hold, NoPort> {
+        let port = if port == 0 { self.unused(address, good).ok_or(NoPort::Exhausted)? } else { port };
         let place = Place { ip: address, port };
         let others = self.overlap(place);
         if others.all > 0 && (!reuse || others.alone > 0 || others.listening > 0) {
@@ -243,10 +258,11 @@ impl Ports {
     }
 
     /// A port that nobody has at an address of the family that `address` is of.
-    fn unused(&mut self, address: IpAddr) -> Option<u16> {
+    fn unused(&mut self, address: IpAddr, mut good: impl FnMut(u16) -> bool) -> Option<u16> {
         self.binds = self.binds.wrapping_add(1);
         let first = self.offset.secret(&self.binds.to_le_bytes()) as u32;
-        let (port, _) = self.search(first | 1, |port| self.of(Place { ip: address, port }).all == 0)?;
+        let (port, _) =
+            self.search(first | 1, |port| good(port) && self.of(Place { ip: address, port }).all == 0)?;
         Some(port)
     }
 

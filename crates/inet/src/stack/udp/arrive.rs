@@ -6,6 +6,7 @@ use super::super::slab::Id;
 use super::super::socket::Slot;
 use super::Attached;
 use crate::ip::{Complaint, Trouble};
+use crate::shard::What;
 use crate::tcp::Wake;
 use crate::udp::{Full, MAX_SEGMENTS, Received, meaning};
 use crate::wire::icmp::Unreachable;
@@ -30,6 +31,9 @@ impl Stack {
             local: Place { ip: ip.to(), port: header.to },
             remote: Place { ip: ip.from(), port: header.from },
         };
+        if let Some(other) = self.other_of_port(header.to) {
+            return self.hand(other, What::Transport(*ip, packet));
+        }
         let received = |packet: Packet| Received {
             data: packet.into_parts().1,
             from: ends.remote.into(),
@@ -50,6 +54,11 @@ impl Stack {
                 self.ip.complain(now, ip, packet, Unreachable::PORT);
             }
         }
+    }
+
+    /// The other stack of this host that has all sockets of a port; none, where it is this one.
+    fn other_of_port(&self, port: u16) -> Option<usize> {
+        self.ip.others.as_ref()?.other(|share| share.of_port(port))
     }
 
     fn malformed(&mut self) {
@@ -129,6 +138,9 @@ impl Stack {
     /// datagram it was.
     pub(in super::super) fn datagram_complaint(&mut self, now: u64, complaint: &Complaint) {
         let ends = Ends::new(complaint.local, complaint.remote);
+        if let Some(other) = self.other_of_port(ends.local.port) {
+            return self.hand(other, What::Complaint(*complaint));
+        }
         // What the way takes is of use to all; a stranger who makes it up has to know a port that somebody has.
         if let Trouble::TooLong { mtu } = complaint.trouble
             && self.udp.groups.whose(&ends).is_some()

@@ -9,10 +9,11 @@ mod send;
 
 use super::Stack;
 use super::demux::{Place, any_like};
-use super::ports::Ports;
+use super::ports::{Hold, NoPort, Ports};
 use super::slab::Id;
 use super::socket::{Bound, Slot};
 use crate::key::Seed;
+use crate::shard::Share;
 use crate::tcp::{Readiness, Wake};
 use crate::udp::{Config, Error, Received, Settings, Stats};
 pub(super) use attached::Attached;
@@ -27,6 +28,8 @@ pub(super) struct Udp {
     pub config: Config,
     groups: Groups,
     ports: Ports,
+    /// Which ports its sockets may have.
+    share: Option<Share>,
     stats: Stats,
     /// How many there are.
     count: usize,
@@ -51,8 +54,8 @@ impl Slot {
 }
 
 impl Udp {
-    /// `queue` is how many packets may wait to leave.
-    pub fn new(config: Config, seed: &Seed, ports: RangeInclusive<u16>, queue: usize) -> Udp {
+    /// Above what `ip` says.
+    pub fn new(config: Config, seed: &Seed, ports: RangeInclusive<u16>, ip: &crate::ip::Config) -> Udp {
         Udp {
             config,
             groups: Groups::new(seed),
@@ -62,7 +65,8 @@ impl Udp {
             count: 0,
             memory: 0,
             waiting: VecDeque::new(),
-            enough: (queue / 2).max(1),
+            enough: (ip.queue / 2).max(1),
+            share: ip.share,
             heard: Vec::new(),
         }
     }
@@ -100,17 +104,33 @@ impl Udp {
         attached.remote = remote;
     }
 
+    /// Whether sockets here may have it.
+    fn owns(&self, port: u16) -> bool {
+        owned(self.share)(port)
+    }
+
+    /// Takes a port, or chooses one where that is 0.
+    fn hold(&mut self, address: IpAddr, port: u16, reuse: bool) -> Result<Hold, NoPort> {
+        let own = owned(self.share);
+        self.ports.bind_among(address, port, reuse, own)
+    }
+
     /// Gives it a port, where it has none, that it may send to `to` from.
     fn autobind(&mut self, id: Id, attached: &mut Attached, to: IpAddr) -> Result<(), Error> {
         if attached.hold.is_none() {
             let address = attached.asked.map_or(any_like(to), |asked| asked.ip);
-            let hold = self.ports.bind(address, 0, attached.reuse);
+            let hold = self.hold(address, 0, attached.reuse);
             let hold = hold.map_err(|_| Error::AddressNotAvailable)?;
             self.groups.add(hold.local(), None, id);
             attached.hold = Some(hold);
         }
         Ok(())
     }
+}
+
+/// Whether sockets of who has that share may have a port.
+fn owned(share: Option<Share>) -> impl Fn(u16) -> bool {
+    move |port| share.is_none_or(|share| share.of_port(port) == share.me())
 }
 
 impl Stack {
@@ -133,7 +153,8 @@ impl Stack {
     ///
     /// # Errors
     ///
-    /// [`Error::AddressNotAvailable`], [`Error::AddressInUse`], [`Error::Invalid`] where it has one.
+    /// [`Error::AddressNotAvailable`], also where the port is another stack's of this host; [`Error::AddressInUse`], [`Error::Invalid`] where it
+    /// has one.
     pub fn udp_bind(&mut self, id: Id, address: SocketAddr, reuse: bool) -> Result<(), Error> {
         let ip = address.ip();
         let attached = self.sockets.get_mut(id).and_then(Slot::udp_mut).ok_or(Error::NoSuchSocket)?;
@@ -143,7 +164,10 @@ impl Stack {
         if !ip.is_unspecified() && !self.ip.is_local(ip) && !self.ip.is_broadcast(ip) {
             return Err(Error::AddressNotAvailable);
         }
-        let hold = self.udp.ports.bind(ip, address.port(), reuse).map_err(|_| Error::AddressInUse)?;
+        if address.port() != 0 && !self.udp.owns(address.port()) {
+            return Err(Error::AddressNotAvailable);
+        }
+        let hold = self.udp.hold(ip, address.port(), reuse).map_err(|_| Error::AddressInUse)?;
         self.udp.groups.add(hold.local(), None, id);
         attached.hold = Some(hold);
         (attached.asked, attached.reuse) = (Some(address.into()), reuse);

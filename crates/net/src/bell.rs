@@ -11,13 +11,16 @@
 //! unread is no edge of its own.
 
 use onecopy_inet::tcp::Readiness;
-use onecopy_sync::Mutex;
+use onecopy_sync::atomic::Ordering::{Acquire, Release};
+use onecopy_sync::{Mutex, Word};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
     sockopt,
 };
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Longer than a quarter of the least send buffer that the kernel gives (SOCK_MIN_SNDBUF, 4608 bytes, of which a socket is writable with a
 /// quarter in use: unix_writable()).
@@ -139,6 +142,67 @@ impl Bell {
             false => until_done(|| send(&self.theirs, &[0; FILLER], SendFlags::NOSIGNAL)),
         };
     }
+}
+
+/// One descriptor, and one word to sleep on, for sockets of several shards that are one to the program: ready for what any of them is.
+#[derive(Debug)]
+pub(crate) struct Joint {
+    /// Counts when one of them becomes ready to be read.
+    news: Word,
+    /// What each of them shows.
+    parts: Mutex<Box<[Readiness]>>,
+    bell: OnceLock<Bell>,
+}
+
+impl Joint {
+    /// Of so many, none of which is ready.
+    pub fn new(count: usize) -> Joint {
+        let parts = Mutex::new(vec![Readiness::empty(); count].into());
+        Joint { news: Word::new(0), parts, bell: OnceLock::new() }
+    }
+
+    /// Has one of them show `ready`.
+    pub fn show(&self, part: usize, ready: Readiness) {
+        let mut parts = self.parts.lock();
+        let on = ready - parts[part];
+        parts[part] = ready;
+        if let Some(bell) = self.bell.get() {
+            bell.show(all(&parts));
+        }
+        drop(parts);
+        if on.intersects(Readiness::READ | Readiness::HUNG_UP) {
+            // Release pairs with the Acquire in `seen`.
+            self.news.fetch_add(1, Release);
+            self.news.wake(u32::MAX >> 1);
+        }
+    }
+
+    /// What it has counted; to be asked before it is looked what there is.
+    pub fn seen(&self) -> u32 {
+        // Acquire pairs with the Release in `show`.
+        self.news.load(Acquire)
+    }
+
+    /// Sleeps until there is more than `seen`, at most for `limit`. Returns whether a signal has come.
+    pub fn sleep(&self, seen: u32, limit: Option<Duration>) -> bool {
+        self.news.wait(seen, limit)
+    }
+
+    /// The descriptor, made with the first call.
+    pub fn fd(&self) -> rustix::io::Result<BorrowedFd<'_>> {
+        if self.bell.get().is_none() {
+            let parts = self.parts.lock();
+            let bell = Bell::new()?;
+            bell.show(all(&parts));
+            // (Only who holds the lock sets it; where somebody did before, his stays.)
+            let _ = self.bell.set(bell);
+        }
+        Ok(self.bell.get().expect("it was set above").as_fd())
+    }
+}
+
+fn all(parts: &[Readiness]) -> Readiness {
+    parts.iter().fold(Readiness::empty(), |all, part| all | *part)
 }
 
 fn until_done(mut call: impl FnMut() -> rustix::io::Result<usize>) -> rustix::io::Result<usize> {

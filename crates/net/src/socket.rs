@@ -161,15 +161,14 @@ pub(crate) fn checked(limit: Option<Duration>) -> Result<()> {
 }
 
 impl<P: Protocol> Socket<P> {
-    /// A socket that is not connected and does not listen.
-    pub fn open(stack: &Stack, listening: bool) -> Result<Socket<P>> {
-        let inner = stack.own()?;
+    /// A socket of `inner`, which is a shard of the stack's, that is not connected and does not listen.
+    pub fn open(stack: &Stack, inner: &Arc<Inner>, listening: bool) -> Result<Socket<P>> {
         let id = inner.with(|shard, _| P::open(shard.inet_mut()));
         let id = id.map_err(|cause| of(Op::Socket, cause))?;
         Ok(Socket::of(stack, inner, id, listening))
     }
 
-    /// The socket that `inner`, which is the stack's, calls `id`.
+    /// The socket that `inner`, which is a shard of the stack's, calls `id`.
     pub fn of(stack: &Stack, inner: &Arc<Inner>, id: Id, listening: bool) -> Socket<P> {
         let row = Arc::new(Row::claim_unnamed(std::process::id(), P::TYPE, listening));
         let waiter = inner.with(|shard, _| {

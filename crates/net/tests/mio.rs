@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 
-fn stacks() -> (Stack, Stack) {
-    let (a, b) = Tap::cable(1500).unwrap();
-    let build = |tap, address| Stack::builder().link(tap).address(address).build().unwrap();
+fn stacks(shards: usize) -> (Stack, Stack) {
+    // (Each queue of one is joined to one of the other, which seldom is the right one's.)
+    let (a, b): (Vec<_>, Vec<_>) = (0..shards).map(|_| Tap::cable(1500).unwrap()).unzip();
+    let build = |taps, address| Stack::builder().links::<Tap>(taps).address(address).build().unwrap();
     (build(a, "10.0.0.1/24"), build(b, "10.0.0.2/24"))
 }
 
@@ -59,8 +60,18 @@ impl End {
 
 #[test]
 fn a_loop_of_edges_moves_everything() {
+    moves_everything(1);
+}
+
+#[test]
+fn over_shards_too() {
+    moves_everything(2);
+    moves_everything(4);
+}
+
+fn moves_everything(shards: usize) {
     const CLIENTS: usize = 8;
-    let (a, b) = stacks();
+    let (a, b) = stacks(shards);
     let mut poll = Poll::new().unwrap();
     let mut events = Events::with_capacity(64);
     let mut listener = Listener::bind(&b, SocketAddr::from(([10, 0, 0, 2], 80))).unwrap();
@@ -110,7 +121,7 @@ fn a_loop_of_edges_moves_everything() {
 
 #[test]
 fn a_refused_connection_is_an_event() {
-    let (a, _b) = stacks();
+    let (a, _b) = stacks(1);
     let mut poll = Poll::new().unwrap();
     let mut stream = Stream::connect(&a, SocketAddr::from(([10, 0, 0, 2], 9))).unwrap();
     poll.registry().register(&mut stream, Token(0), Interest::WRITABLE).unwrap();

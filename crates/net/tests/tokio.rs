@@ -61,6 +61,50 @@ async fn halves_move_bytes_both_ways_at_once_and_a_dropped_half_is_the_end() {
 }
 
 #[tokio::test]
+async fn connections_of_all_shards_are_accepted() {
+    for shards in [2, 4] {
+        let (a, b): (Vec<_>, Vec<_>) = (0..shards).map(|_| Tap::cable(1500).unwrap()).unzip();
+        let build = |taps, address| Stack::builder().links::<Tap>(taps).address(address).build().unwrap();
+        let (a, b) = (build(a, "10.0.0.1/24"), build(b, "10.0.0.2/24"));
+        let listener = Listener::bind(&b, at(0)).await.unwrap();
+        let to = listener.local_addr().unwrap();
+        let echo = tokio::spawn(async move {
+            let mut echoes = Vec::new();
+            for _ in 0..32 {
+                let (stream, _) = listener.accept().await.unwrap();
+                echoes.push(tokio::spawn(async move {
+                    let (mut from, mut to) = stream.into_split();
+                    tokio::io::copy(&mut from, &mut to).await.unwrap()
+                }));
+            }
+            for echo in echoes {
+                assert_eq!(echo.await.unwrap(), 100_000);
+            }
+        });
+        let clients: Vec<_> = (0..32)
+            .map(|_| {
+                let a = a.clone();
+                tokio::spawn(async move {
+                    let mut client = Stream::connect(&a, to).await.unwrap();
+                    let (data, mut back) = (pattern(100_000), Vec::new());
+                    client.write_all(&data).await.unwrap();
+                    client.shutdown().await.unwrap();
+                    client.read_to_end(&mut back).await.unwrap();
+                    assert!(back == data);
+                })
+            })
+            .collect();
+        for client in clients {
+            client.await.unwrap();
+        }
+        echo.await.unwrap();
+        for shard in 0..b.shards() {
+            assert!(b.with_shard(shard, |inet| inet.tcp_stats().passive_opens) > 0);
+        }
+    }
+}
+
+#[tokio::test]
 async fn halves_of_one_stream_are_put_together_again() {
     let (a, b) = stacks();
     let (client, mut server) = pair(&a, &b).await;

@@ -106,7 +106,7 @@ fn bad(op: Op, why: BadQueue) -> Error {
 
 impl Stack {
     fn rx<R>(&self, act: impl FnOnce(&mut Shard, u64) -> R) -> Result<R> {
-        Ok(self.own()?.with(act))
+        Ok(self.only(Op::Option)?.with(act))
     }
 
     /// Has `count` receive queues (ethtool -L); there is one, if it is not called. They are behind one link and one lock: what they do is
@@ -164,7 +164,7 @@ impl Stack {
     /// As the kernel's bind-rx (net/core/netdev-genl.c, net/core/devmem.c): EINVAL without queues, with headers not split, for memory that
     /// holds less than 64 KiB or four of the longest packets, and where no queue would be left for other flows; ERANGE for a queue that there
     /// is not; EEXIST for one that is bound already; E2BIG for pages larger than 4 KiB; ENODEV where the link is gone; EOPNOTSUPP where the
-    /// link does not split headers ([`Port::splits_headers`](crate::Port::splits_headers)). EBUSY for memory that is sent from
+    /// link does not split headers ([`Port::splits_headers`](crate::Port::splits_headers)), or the stack has several shards. EBUSY for memory that is sent from
     /// ([`Stack::bind_tx`]).
     pub fn bind_rx(&self, memory: &DeviceMemory, queues: &[u32]) -> Result<Binding> {
         // Without the lock: it takes a while.
@@ -192,6 +192,6 @@ impl Stack {
             }
             rx.bind(inet, now, memory, queues, registered).map_err(|why| bad(Op::Bind, why))
         })?;
-        Ok(Binding { inner: Arc::clone(self.own()?), memory: memory.clone(), id: bound? })
+        Ok(Binding { inner: Arc::clone(self.only(Op::Bind)?), memory: memory.clone(), id: bound? })
     }
 }

@@ -132,9 +132,9 @@ impl Stack {
     /// # Errors
     ///
     /// As the kernel's bind-tx (netdev_nl_bind_tx_doit() in net/core/netdev-genl.c): ENODEV where the link is gone; EOPNOTSUPP where it
-    /// takes no memory that the CPU cannot read, or finishes no checksums. EBUSY where somebody has pages of the memory, or it is bound.
+    /// takes no memory that the CPU cannot read, or finishes no checksums, or the stack has several shards. EBUSY where somebody has pages of the memory, or it is bound.
     pub fn bind_tx(&self, memory: &DeviceMemory) -> Result<TxBinding> {
-        let inner = self.own()?;
+        let inner = self.only(Op::Bind)?;
         let error = |errno, why| Error::new(Op::Bind, errno).because(why);
         let id = inner.with(|shard, _| {
             if shard.is_down() {

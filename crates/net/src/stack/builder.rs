@@ -1,5 +1,6 @@
 //! How a stack comes to be.
 
+use super::inbox::Mesh;
 use super::runner::Sleep;
 use super::{Engine, Inner, Owner, Shard, Stack};
 use crate::kernel::{self, Failed, Kernel};
@@ -7,6 +8,7 @@ use crate::port::Port;
 use onecopy_chain::notify::zerocopy::{Account, Allowance};
 use onecopy_inet::ip::{BadConfig, Cidr};
 use onecopy_inet::key::Seed;
+use onecopy_inet::shard::Share;
 use onecopy_inet::stack::Config;
 use onecopy_inet::wire::Mac;
 use onecopy_inet::{ip, stack, tcp, udp};
@@ -16,6 +18,7 @@ use onecopy_pool::provider::Heap;
 use onecopy_pool::{OpenError, PagePool, PoolConfig};
 use onecopy_socket::{Transport, Wait};
 use onecopy_sync::Mutex;
+use onecopy_sync::atomic::AtomicU32;
 use onecopy_sys::eventfd::EventFd;
 use onecopy_sys::signal;
 use onecopy_uring::Refused;
@@ -38,7 +41,7 @@ pub enum Driver {
 
 enum Where {
     Tap(TapConfig),
-    Port(Box<dyn Port>),
+    Ports(Vec<Box<dyn Port>>),
 }
 
 /// How a [`Stack`] is to be: a link and an address at least.
@@ -50,6 +53,7 @@ pub struct Builder {
     mac: Option<Mac>,
     seed: Option<Seed>,
     driver: Driver,
+    shards: Option<u32>,
     wait: Wait,
     linger: Duration,
     pages: u32,
@@ -70,6 +74,7 @@ impl Builder {
             mac: None,
             seed: None,
             driver: Driver::default(),
+            shards: None,
             wait: Wait::default(),
             linger: Duration::from_secs(2),
             pages: 1 << 16,
@@ -96,7 +101,28 @@ impl Builder {
     /// The link is `port`.
     #[must_use]
     pub fn link(self, port: impl Port + 'static) -> Builder {
-        Builder { link: Some(Where::Port(Box::new(port))), ..self }
+        self.links([port])
+    }
+
+    /// The links are `ports`, one for each shard ([`Builder::shards`] need not be called): queues of one device, which may bring any packet by any
+    /// of them.
+    #[must_use]
+    pub fn links<P: Port + 'static>(self, ports: impl IntoIterator<Item = P>) -> Builder {
+        let ports = ports.into_iter().map(|port| -> Box<dyn Port> { Box::new(port) });
+        Builder { link: Some(Where::Ports(ports.collect())), ..self }
+    }
+
+    /// Of how many shards it is, up to 256; one, if it is not called. Each has a queue of the device's, a lock and a thread of its own, and each
+    /// connection is one shard's: as many can be at work at once. It is one stack all the same, with one address: listeners take connections of
+    /// all shards; a connection that is made is the next one's in turn. Of UDP, all sockets of a port are in one shard.
+    ///
+    /// A TAP is opened so many times; one that was there before has to be of many queues (`ip tuntap add ... multi_queue`). What bounds all
+    /// sockets together (memory, pages, half-open connections, a listener's backlog) is shared out between the shards.
+    ///
+    /// Several shards need [`Driver::Thread`], and no device memory can be bound to them ([`Stack::bind_rx`], [`Stack::bind_tx`]).
+    #[must_use]
+    pub fn shards(self, count: u32) -> Builder {
+        Builder { shards: Some(count), ..self }
     }
 
     /// Sets the TAP's MTU, in bytes: 68 to 65521.
@@ -224,13 +250,41 @@ impl Builder {
         if addresses.is_empty() {
             return Err(BuildError::NoAddress);
         }
-        let port: Box<dyn Port> = match self.link.ok_or(BuildError::NoLink)? {
-            Where::Port(port) => port,
+        let ports: Vec<Box<dyn Port>> = match self.link.ok_or(BuildError::NoLink)? {
+            Where::Ports(ports) => match self.shards {
+                _ if ports.is_empty() => return Err(BuildError::NoLink),
+                Some(count) if count as usize != ports.len() => {
+                    return Err(BuildError::Shards(
+                        "each shard needs a link of its own: give as many to Builder::links",
+                    ));
+                }
+                _ => ports,
+            },
             Where::Tap(config) => {
                 let config = self.mtu.map_or(config.clone(), |mtu| config.mtu(mtu));
-                Box::new(Tap::open(config).map_err(BuildError::Tap)?)
+                match self.shards.unwrap_or(1) {
+                    0 => return Err(BuildError::Shards("a stack has one shard at least")),
+                    1 => vec![Box::new(Tap::open(config).map_err(BuildError::Tap)?)],
+                    count => {
+                        let taps = Tap::open_queues(config, count as usize).map_err(BuildError::Tap)?;
+                        taps.into_iter().map(|tap| -> Box<dyn Port> { Box::new(tap) }).collect()
+                    }
+                }
             }
         };
+        let count = ports.len();
+        if count > usize::from(Share::MOST) {
+            return Err(BuildError::Shards("a stack has at most 256 shards"));
+        }
+        if count > 1 && self.driver == Driver::Caller {
+            return Err(BuildError::Shards(
+                "shards are driven by threads of their own, each at any time: take Driver::Thread, or build a stack for each thread",
+            ));
+        }
+        let alike = |port: &dyn Port| (port.capabilities().medium, port.capabilities().mtu);
+        if ports.iter().any(|port| alike(&**port) != alike(&*ports[0])) {
+            return Err(BuildError::Shards("the links of a stack's shards have to be of one kind and MTU"));
+        }
         let seed = match self.seed {
             Some(seed) => seed,
             None => random().map_err(BuildError::System)?,
@@ -243,43 +297,69 @@ impl Builder {
                 Mac([2, chance[0], chance[1], chance[2], chance[3], chance[4]])
             }
         };
-        let mut ip = ip::Config::new(port.capabilities(), mac, &addresses, seed);
-        for gateway in self.gateways {
-            ip = ip.gateway(gateway);
-        }
-        let mut config = Config::new(ip, seed);
-        (config.tcp, config.udp) = (self.tcp, self.udp);
-        let inet = stack::Stack::new(config).map_err(BuildError::Config)?;
-        let pool = PagePool::new(PoolConfig::new().limit(self.pages.max(1)), Heap::new());
-        let pool = pool.map_err(BuildError::Pages)?;
-        let link = port.as_fd().try_clone_to_owned();
-        let link = link.map_err(|error| BuildError::System(errno(&error)))?;
-        let sleep = match self.driver {
-            Driver::Thread => Some(Sleep::new(&link).map_err(BuildError::System)?),
-            Driver::Caller => None,
+        let meshes = match count {
+            1 => vec![None],
+            _ => Mesh::new(count).map_err(BuildError::System)?.into_iter().map(Some).collect(),
         };
-        let inner = Arc::new(Inner {
-            shard: Mutex::new(Shard::new(inet, port, pool)),
-            begun: Instant::now(),
-            account: Account::new(self.zerocopy),
-            link,
-            wake: EventFd::new().map_err(BuildError::System)?,
-            sleep,
-            descriptor: OnceLock::new(),
-            wait: self.wait,
-            stopped: Default::default(),
-        });
-        let thread = match self.driver {
-            Driver::Caller => None,
-            Driver::Thread => {
-                let inner = Arc::clone(&inner);
+        let (begun, account) = (Instant::now(), Account::new(self.zerocopy));
+        let mut shards = Vec::new();
+        for ((me, port), mesh) in ports.into_iter().enumerate().zip(meshes) {
+            let mut ip = ip::Config::new(port.capabilities(), mac, &addresses, seed);
+            for gateway in &self.gateways {
+                ip = ip.gateway(*gateway);
+            }
+            // (Of one there is none.)
+            ip.share = mesh.as_ref().and_then(|_| Share::new(me as u16, count as u16, &seed));
+            let mut config = Config::new(ip, seed);
+            (config.tcp, config.udp) = (self.tcp.clone(), self.udp.clone());
+            share_out(&mut config, count);
+            let inet = stack::Stack::new(config).map_err(BuildError::Config)?;
+            let pages = self.pages.div_ceil(count as u32).max(1);
+            let pool = PagePool::new(PoolConfig::new().limit(pages), Heap::new());
+            let pool = pool.map_err(BuildError::Pages)?;
+            let link = port.as_fd().try_clone_to_owned();
+            let link = link.map_err(|error| BuildError::System(errno(&error)))?;
+            let sleep = match self.driver {
+                Driver::Thread => Some(Sleep::new(&link, mesh.as_ref()).map_err(BuildError::System)?),
+                Driver::Caller => None,
+            };
+            shards.push(Arc::new(Inner {
+                shard: Mutex::new(Shard::new(inet, port, pool, mesh.clone())),
+                begun,
+                account: account.clone(),
+                link,
+                wake: EventFd::new().map_err(BuildError::System)?,
+                mesh,
+                sleep,
+                descriptor: OnceLock::new(),
+                wait: self.wait,
+                stopped: Default::default(),
+            }));
+        }
+        // From here on it ends those of its threads that there are.
+        let mut owner = Owner { shards, threads: Vec::new(), linger: self.linger, turn: AtomicU32::new(0) };
+        if self.driver == Driver::Thread {
+            for inner in &owner.shards {
+                let inner = Arc::clone(inner);
                 let thread = std::thread::Builder::new().name("onecopy-stack".into());
                 let thread = signal::blocked(|| thread.spawn(move || inner.run()));
-                Some(thread.map_err(|error| BuildError::System(errno(&error)))?)
+                owner.threads.push(thread.map_err(|error| BuildError::System(errno(&error)))?);
             }
-        };
-        Ok(Stack { engine: Engine::Own(Arc::new(Owner { inner, thread, linger: self.linger })) })
+        }
+        Ok(Stack { engine: Engine::Own(Arc::new(owner)) })
     }
+}
+
+/// What bounds all sockets together, shared out to so many shards.
+fn share_out(config: &mut Config, count: usize) {
+    let (n, tcp) = (count as u64, &mut config.tcp);
+    tcp.memory = tcp.memory.map(|bytes| bytes.div_ceil(n));
+    for most in [&mut tcp.max_orphans, &mut tcp.max_syn_backlog, &mut tcp.max_time_wait] {
+        *most = most.div_ceil(count as u32);
+    }
+    config.udp.memory = config.udp.memory.div_ceil(n);
+    config.udp.sockets = config.udp.sockets.div_ceil(count);
+    config.sockets = config.sockets.div_ceil(count);
 }
 
 fn errno(error: &std::io::Error) -> Errno {
@@ -316,6 +396,8 @@ pub enum BuildError {
     Pages(OpenError),
     /// The kernel refused a descriptor, a thread, or random numbers.
     System(Errno),
+    /// The shards cannot be so: why, and what to do.
+    Shards(&'static str),
     /// The kernel was to carry the bytes, and its io_uring cannot be used.
     Uring(Refused),
 }
@@ -344,6 +426,7 @@ impl fmt::Display for BuildError {
             BuildError::Config(error) => error.fmt(f),
             BuildError::Pages(error) => error.fmt(f),
             BuildError::System(errno) => write!(f, "a stack could not be started: {errno}"),
+            BuildError::Shards(why) => f.write_str(why),
             BuildError::Uring(refused) => write!(f, "the kernel cannot carry the bytes: {refused}"),
         }
     }

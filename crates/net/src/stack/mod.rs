@@ -7,9 +7,14 @@
 //!   wait meanwhile sleep until it tells them.
 //! - While no such thread is there, the stack's own does ([`runner`]), unless the program said that it drives the stack itself
 //!   ([`Driver::Caller`]).
+//!
+//! A stack may have several *shards* ([`Builder::shards`]): each is all of that once more, with a queue of the device's. They have the address in
+//! common, and each connection is one shard's: those of different ones meet nowhere on their way. What comes by another one's queue is handed over
+//! ([`inbox`]).
 
 mod builder;
 mod descriptor;
+mod inbox;
 mod lock;
 mod runner;
 mod shard;
@@ -22,6 +27,7 @@ pub(crate) use wait::{Gone, Learnt, Patience, poll_until};
 use crate::kernel::{self, Kernel};
 use crate::tcp::{Connection, Listening};
 use descriptor::Descriptor;
+use inbox::Mesh;
 use lock::Locked;
 use onecopy_chain::notify::zerocopy::{Account, Allowance, Counts};
 use onecopy_socket::{Carrier, Error, Op, Wait};
@@ -54,13 +60,16 @@ enum Engine {
 }
 
 /// Ends the stack with its last handle.
-struct Owner {
-    inner: Arc<Inner>,
-    thread: Option<JoinHandle<()>>,
+pub(crate) struct Owner {
+    /// One at least.
+    shards: Vec<Arc<Inner>>,
+    threads: Vec<JoinHandle<()>>,
     linger: Duration,
+    /// Which shard is next.
+    turn: AtomicU32,
 }
 
-/// What handles, sockets and the stack's own thread share.
+/// What handles, sockets and the stack's own thread share; of a stack with several shards, each of them.
 pub(crate) struct Inner {
     shard: Mutex<Shard>,
     begun: Instant,
@@ -68,6 +77,8 @@ pub(crate) struct Inner {
     link: OwnedFd,
     /// Wakes the thread that drives while it waits for its socket.
     wake: EventFd,
+    /// Other shards, where there are some.
+    mesh: Option<Mesh>,
     /// Sends without a copy of all its sockets.
     account: Account,
     /// What the stack's own thread sleeps on; none where the program drives.
@@ -93,12 +104,25 @@ impl Stack {
     /// # Errors
     ///
     /// EOPNOTSUPP where the kernel's is used.
-    pub(crate) fn own(&self) -> crate::Result<&Arc<Inner>> {
+    pub(crate) fn own(&self) -> crate::Result<&Owner> {
         match &self.engine {
-            Engine::Own(owner) => Ok(&owner.inner),
+            Engine::Own(owner) => Ok(owner),
             Engine::Kernel(_) => Err(Error::new(Op::Socket, rustix::io::Errno::OPNOTSUPP).because(
                 "the kernel carries its bytes, and drives itself; build a stack with a link for it",
             )),
+        }
+    }
+
+    /// The only shard of a stack of the program's own, for what one of several cannot do.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP.
+    pub(crate) fn only(&self, op: Op) -> crate::Result<&Arc<Inner>> {
+        match self.own()?.shards() {
+            [only] => Ok(only),
+            _ => Err(Error::new(op, rustix::io::Errno::OPNOTSUPP)
+                .because("a stack of several shards cannot; build one without Builder::shards for it")),
         }
     }
 
@@ -120,9 +144,10 @@ impl Stack {
         }
     }
 
-    pub(crate) fn udp_open(&self) -> crate::Result<Arc<dyn crate::udp::Endpoint>> {
+    /// A socket that is to have `port`, or any where that is 0.
+    pub(crate) fn udp_open(&self, port: u16) -> crate::Result<Arc<dyn crate::udp::Endpoint>> {
         match &self.engine {
-            Engine::Own(_) => crate::udp::open(self),
+            Engine::Own(_) => crate::udp::open(self, port),
             Engine::Kernel(kernel) => Ok(kernel::udp_open(self, kernel)),
         }
     }
@@ -138,7 +163,7 @@ impl Stack {
     /// Its addresses; none where the kernel carries its bytes, which has its own.
     pub fn addresses(&self) -> Vec<crate::Cidr> {
         match &self.engine {
-            Engine::Own(owner) => owner.inner.lock().inet().interface().addresses().to_vec(),
+            Engine::Own(owner) => owner.first().lock().inet().interface().addresses().to_vec(),
             Engine::Kernel(_) => Vec::new(),
         }
     }
@@ -147,7 +172,7 @@ impl Stack {
     /// the way.)
     pub fn mtu(&self) -> u32 {
         match &self.engine {
-            Engine::Own(owner) => owner.inner.lock().inet().interface().mtu(),
+            Engine::Own(owner) => owner.first().lock().inet().interface().mtu(),
             Engine::Kernel(_) => u32::from(u16::MAX),
         }
     }
@@ -155,7 +180,7 @@ impl Stack {
     /// How its sockets wait unless they say otherwise.
     pub fn wait_mode(&self) -> Wait {
         match &self.engine {
-            Engine::Own(owner) => owner.inner.wait,
+            Engine::Own(owner) => owner.first().wait,
             Engine::Kernel(kernel) => kernel.wait_mode(),
         }
     }
@@ -163,18 +188,39 @@ impl Stack {
     /// Whether the link is still there, or the ring. Without it nothing arrives any more, and connections time out.
     pub fn is_up(&self) -> bool {
         match &self.engine {
-            Engine::Own(owner) => !owner.inner.lock().is_down(),
+            Engine::Own(owner) => !owner.shards.iter().any(|inner| inner.lock().is_down()),
             Engine::Kernel(kernel) => kernel.is_up(),
         }
     }
 
-    /// Calls `look` with the protocols: their counters, neighbours, routes, settings. Everything waits meanwhile.
+    /// How many shards it has ([`Builder::shards`]); none where the kernel carries its bytes.
+    pub fn shards(&self) -> u32 {
+        match &self.engine {
+            Engine::Own(owner) => owner.shards.len() as u32,
+            Engine::Kernel(_) => 0,
+        }
+    }
+
+    /// Calls `look` with the protocols: their counters, neighbours, routes, settings. Everything waits meanwhile. Of a stack with several shards
+    /// they are the first one's: [`Stack::with_shard`] has the others.
     ///
     /// # Panics
     ///
     /// Where the kernel carries its bytes ([`Stack::carrier`]): the protocols are the kernel's.
     pub fn with<R>(&self, look: impl FnOnce(&mut onecopy_inet::stack::Stack) -> R) -> R {
-        let inner = self.own().unwrap_or_else(|error| panic!("{error}"));
+        self.with_shard(0, look)
+    }
+
+    /// As [`Stack::with`], with the protocols of one shard, which waits meanwhile. Each has counters of its own, and settings: a change of them is
+    /// that shard's alone.
+    ///
+    /// # Panics
+    ///
+    /// Where there is no shard of that number ([`Stack::shards`]).
+    pub fn with_shard<R>(&self, shard: u32, look: impl FnOnce(&mut onecopy_inet::stack::Stack) -> R) -> R {
+        let owner = self.own().unwrap_or_else(|error| panic!("{error}"));
+        let inner = owner.shards.get(shard as usize);
+        let inner = inner.unwrap_or_else(|| panic!("no shard {shard}: there are {}", owner.shards.len()));
         let mut shard = inner.lock();
         let result = look(shard.inet_mut());
         let now = inner.now();
@@ -182,17 +228,26 @@ impl Stack {
         result
     }
 
-    /// What the link has counted, each with its name ([`Port::counters`](crate::Port::counters)), or the ring.
+    /// What the link has counted, each with its name ([`Port::counters`](crate::Port::counters)), or the ring. Of a stack with several shards, their sums,
+    /// and what came by the queue of another one than whose it was (`handed_over`, and `handed_over_dropped`).
     pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
         match &self.engine {
-            Engine::Own(owner) => owner.inner.lock().link_counters(),
+            Engine::Own(owner) => {
+                let mut all = owner.first().lock().link_counters();
+                for inner in &owner.shards[1..] {
+                    // Each has the same, in the same order.
+                    let more = inner.lock().link_counters();
+                    all.iter_mut().zip(more).for_each(|(sum, (_, count))| sum.1 += count);
+                }
+                all
+            }
             Engine::Kernel(kernel) => kernel.counters(),
         }
     }
 
     fn account(&self) -> &Account {
         match &self.engine {
-            Engine::Own(owner) => &owner.inner.account,
+            Engine::Own(owner) => &owner.first().account,
             Engine::Kernel(kernel) => kernel.account(),
         }
     }
@@ -225,9 +280,9 @@ impl Stack {
     ///
     /// # Errors
     ///
-    /// EINTR; EOPNOTSUPP where the kernel carries its bytes, which needs no driving.
+    /// EINTR; EOPNOTSUPP where the kernel carries its bytes, and of a stack with several shards: they need no driving.
     pub fn drive(&self, limit: Duration) -> crate::Result<bool> {
-        let driven = self.own()?.drive(limit);
+        let driven = self.only(Op::Wait)?.drive(limit);
         driven.map_err(|_| crate::Error::new(crate::Op::Wait, rustix::io::Errno::INTR))
     }
 
@@ -240,28 +295,53 @@ impl Stack {
     ///
     /// EOPNOTSUPP with [`Driver::Thread`] and where the kernel carries its bytes, EMFILE.
     pub fn poll_fd(&self) -> crate::Result<BorrowedFd<'_>> {
-        self.own()?.descriptor()
+        self.own()?.first().descriptor()
     }
 
     /// How long until something is due, such as a retransmission: who drives has to do so then ([`Stack::poll_fd`] is readable by then). Zero:
     /// it is due. None: nothing is, unless packets come.
     pub fn next_deadline(&self) -> Option<Duration> {
-        let inner = self.own().ok()?;
-        let due = inner.lock().inet().deadline()?;
-        Some(Duration::from_nanos(due.saturating_sub(inner.now())))
+        let left = |inner: &Arc<Inner>| {
+            let due = inner.lock().inet().deadline()?;
+            Some(Duration::from_nanos(due.saturating_sub(inner.now())))
+        };
+        self.own().ok()?.shards.iter().filter_map(left).min()
     }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.inner.linger(self.linger);
-        self.inner.stopped.store(1, Relaxed);
-        if let Some(sleep) = &self.inner.sleep {
-            sleep.ring();
+        let began = Instant::now();
+        for inner in &self.shards {
+            inner.linger(self.linger.saturating_sub(began.elapsed()));
         }
-        if let Some(thread) = self.thread.take() {
+        for inner in &self.shards {
+            inner.stopped.store(1, Relaxed);
+            if let Some(sleep) = &inner.sleep {
+                sleep.ring();
+            }
+        }
+        for thread in self.threads.drain(..) {
             // A panic of it has been told already.
             let _ = thread.join();
+        }
+    }
+}
+
+impl Owner {
+    pub fn shards(&self) -> &[Arc<Inner>] {
+        &self.shards
+    }
+
+    pub fn first(&self) -> &Arc<Inner> {
+        &self.shards[0]
+    }
+
+    /// The one that the next socket is of, where it may be any.
+    pub fn next(&self) -> &Arc<Inner> {
+        match &self.shards[..] {
+            [only] => only,
+            all => &all[self.turn.fetch_add(1, Relaxed) as usize % all.len()],
         }
     }
 }
@@ -297,11 +377,11 @@ impl Inner {
 
 impl fmt::Debug for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ok(inner) = self.own() else { return f.write_str("Stack(the kernel's)") };
-        let shard = inner.lock();
+        let Ok(owner) = self.own() else { return f.write_str("Stack(the kernel's)") };
         f.debug_struct("Stack")
-            .field("addresses", &shard.inet().interface().addresses())
-            .field("sockets", &shard.inet().len())
+            .field("addresses", &self.addresses())
+            .field("shards", &owner.shards.len())
+            .field("sockets", &owner.shards.iter().map(|inner| inner.lock().inet().len()).sum::<usize>())
             .finish_non_exhaustive()
     }
 }

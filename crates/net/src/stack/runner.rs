@@ -1,6 +1,7 @@
 //! The stack's own thread, for while no other one drives.
 
 use super::Inner;
+use super::inbox::Mesh;
 use super::shard::Interest;
 use onecopy_sys::eventfd::EventFd;
 use rustix::event::Timespec;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 const WAKE: u64 = 0;
 const LINK: u64 = 1;
+const INBOX: u64 = 2;
 
 /// What the thread sleeps on: the link, unless another thread drives, and a descriptor to wake it with.
 #[derive(Debug)]
@@ -27,11 +29,14 @@ pub(super) fn flags(interest: Interest) -> EventFlags {
 }
 
 impl Sleep {
-    /// For a thread that nothing of `link` wakes yet.
-    pub fn new(link: impl AsFd) -> rustix::io::Result<Sleep> {
+    /// For a thread that nothing of `link`, nor of what other shards hand over, wakes yet.
+    pub fn new(link: impl AsFd, mesh: Option<&Mesh>) -> rustix::io::Result<Sleep> {
         let (epoll, wake) = (epoll::create(CreateFlags::CLOEXEC)?, EventFd::new()?);
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         epoll::add(&epoll, &link, EventData::new_u64(LINK), EventFlags::empty())?;
+        if let Some(mesh) = mesh {
+            epoll::add(&epoll, mesh.bell(), EventData::new_u64(INBOX), EventFlags::empty())?;
+        }
         Ok(Sleep { epoll, wake })
     }
 
@@ -40,10 +45,14 @@ impl Sleep {
         self.wake.ring();
     }
 
-    /// From here on this of the link wakes it.
-    pub fn watch(&self, link: impl AsFd, interest: Interest) {
+    /// From here on this of the link wakes it; what other shards hand over does as what comes by the link.
+    pub fn watch(&self, link: impl AsFd, mesh: Option<&Mesh>, interest: Interest) {
         // Nothing that it can fail of applies but a link that was forgotten, which is not watched any more.
         let _ = epoll::modify(&self.epoll, link, EventData::new_u64(LINK), flags(interest));
+        if let Some(mesh) = mesh {
+            let interest = Interest { write: false, ..interest };
+            let _ = epoll::modify(&self.epoll, mesh.bell(), EventData::new_u64(INBOX), flags(interest));
+        }
     }
 
     /// The link is gone: it would wake the thread for ever.
@@ -56,7 +65,7 @@ impl Inner {
     /// What the thread does, until the stack ends.
     pub(super) fn run(&self) {
         let Some(sleep) = &self.sleep else { return };
-        let mut buffer = [MaybeUninit::<Event>::uninit(); 2];
+        let mut buffer = [MaybeUninit::<Event>::uninit(); 3];
         let mut shard = self.lock();
         while !self.is_stopped() {
             let mut now = self.now();
@@ -85,6 +94,8 @@ impl Inner {
                     let flags = event.flags;
                     match event.data.u64() {
                         WAKE => drop(sleep.wake.drain()),
+                        // Whoever takes out what is there silences it.
+                        INBOX => {}
                         _ => broken |= flags.intersects(EventFlags::ERR | EventFlags::HUP),
                     }
                 }

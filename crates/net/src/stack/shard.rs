@@ -1,9 +1,11 @@
 //! What lies under the lock.
 
-use crate::bell::Bell;
+use super::inbox::Mesh;
+use crate::bell::{Bell, Joint};
 use crate::devmem::Rx;
 use crate::port::Port;
 use onecopy_chain::{Chain, Kind};
+use onecopy_inet::shard::Handed;
 use onecopy_inet::stack::Stack;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::tcp::Readiness;
@@ -11,6 +13,7 @@ use onecopy_pool::{Page, PagePool};
 use onecopy_socket::registry::Row;
 use onecopy_sync::Word;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Packets that are received before what came of them is told and sent.
@@ -29,6 +32,10 @@ pub(crate) struct Shard {
     /// Receive queues, and what is bound to them.
     rx: Rx,
     pool: PagePool,
+    /// Other shards of the stack, where there are some.
+    mesh: Option<Mesh>,
+    /// What they have handed over; empty between calls.
+    handed: VecDeque<Handed>,
     /// Who waits for which socket, at its index.
     sockets: Vec<Option<Attended>>,
     /// The link is gone.
@@ -80,10 +87,27 @@ pub(super) struct Interest {
 
 struct Attended {
     waiter: Arc<Waiter>,
-    bell: Option<Arc<Bell>>,
+    bell: Option<Shows>,
     readiness: AskReadiness,
     /// Where `onecopy ss` sees it, and what.
     shown: Shown,
+}
+
+/// Where it is shown what a socket is ready for.
+enum Shows {
+    /// At its own descriptor.
+    Own(Arc<Bell>),
+    /// Together with those of other shards, as this one of them.
+    Joint(Arc<Joint>, usize),
+}
+
+impl Shows {
+    fn show(&self, ready: Readiness) {
+        match self {
+            Shows::Own(bell) => bell.show(ready),
+            Shows::Joint(joint, part) => joint.show(*part, ready),
+        }
+    }
 }
 
 type Shown = (Arc<Row>, fn(&Stack, Id) -> (u8, u64, u64));
@@ -150,12 +174,14 @@ pub(super) struct Turn {
 }
 
 impl Shard {
-    pub fn new(inet: Stack, link: Box<dyn Port>, pool: PagePool) -> Shard {
+    pub(super) fn new(inet: Stack, link: Box<dyn Port>, pool: PagePool, mesh: Option<Mesh>) -> Shard {
         Shard {
             inet,
             rx: Rx::new(&link.capabilities()),
             link,
             pool,
+            mesh,
+            handed: VecDeque::new(),
             sockets: Vec::new(),
             down: false,
             leader: None,
@@ -219,7 +245,12 @@ impl Shard {
     }
 
     pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
-        self.link.counters()
+        let mut counters = self.link.counters();
+        if let Some(mesh) = &self.mesh {
+            let (handed, dropped) = mesh.counts();
+            counters.extend([("handed_over", handed), ("handed_over_dropped", dropped)]);
+        }
+        counters
     }
 
     /// The link is gone: nobody waits for it any more.
@@ -248,14 +279,23 @@ impl Shard {
     pub fn bell(&mut self, id: Id) -> rustix::io::Result<Arc<Bell>> {
         let attended = self.sockets.get_mut(id.index() as usize).and_then(Option::as_mut);
         let Some(attended) = attended else { return Err(rustix::io::Errno::BADF) };
-        if let Some(bell) = &attended.bell {
+        if let Some(Shows::Own(bell)) = &attended.bell {
             return Ok(Arc::clone(bell));
         }
         let bell = Arc::new(Bell::new()?);
         bell.show((attended.readiness)(&self.inet, id));
-        attended.bell = Some(Arc::clone(&bell));
+        attended.bell = Some(Shows::Own(Arc::clone(&bell)));
         self.bells += 1;
         Ok(bell)
+    }
+
+    /// Has `joint` show what socket `id` is ready for, as `part` of what it shows. Somebody waits there from here on.
+    pub fn join(&mut self, id: Id, joint: &Arc<Joint>, part: usize) {
+        let attended = self.sockets.get_mut(id.index() as usize).and_then(Option::as_mut);
+        let Some(attended) = attended else { return };
+        joint.show(part, (attended.readiness)(&self.inet, id));
+        attended.bell = Some(Shows::Joint(Arc::clone(joint), part));
+        self.bells += 1;
     }
 
     /// Shows who looks from outside how it is with socket `id`.
@@ -281,6 +321,7 @@ impl Shard {
     /// Receives what is there, up to a batch of it, and does what is due.
     pub(super) fn turn(&mut self, now: u64) -> Turn {
         self.looked = now;
+        let handed = self.mesh.is_some() && self.take_handed(now);
         let (mut received, mut bytes) = (0, 0);
         while received < BATCH
             && bytes < BATCH_BYTES
@@ -294,7 +335,19 @@ impl Shard {
             self.inet.advance(now);
         }
         self.settle(now);
-        Turn { happened: due || received > 0, full: received == BATCH || bytes >= BATCH_BYTES }
+        Turn { happened: due || handed || received > 0, full: received == BATCH || bytes >= BATCH_BYTES }
+    }
+
+    /// Takes what other shards have handed over. Returns whether there was something.
+    fn take_handed(&mut self, now: u64) -> bool {
+        let mut handed = std::mem::take(&mut self.handed);
+        if let Some(mesh) = &self.mesh {
+            mesh.take(&mut handed);
+        }
+        let some = !handed.is_empty();
+        handed.drain(..).for_each(|handed| self.inet.take_handed(now, handed));
+        self.handed = handed;
+        some
     }
 
     /// Tells whoever waits, and sends what is to be sent as far as the link takes it. Returns whether the thread that drives should look.
@@ -302,6 +355,11 @@ impl Shard {
     /// Behind it there is nothing left to tell: who sleeps next would not be woken for it.
     pub(super) fn settle(&mut self, now: u64) -> bool {
         self.rx.settle(&mut self.inet, now);
+        if let Some(mesh) = &self.mesh {
+            while let Some((to, handed)) = self.inet.handed() {
+                mesh.put(to, handed);
+            }
+        }
         let mut leader = self.tell();
         while self.link.room(now) > 0
             && let Some(packet) = self.inet.transmit()

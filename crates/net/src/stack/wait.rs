@@ -1,6 +1,7 @@
 //! Who waits, and who drives meanwhile.
 
 use super::Inner;
+use super::inbox::Mesh;
 use super::lock::Locked;
 use super::shard::{Asleep, Interest, Leader, Shard, Waiter};
 use onecopy_inet::stack::slab::Id;
@@ -289,7 +290,7 @@ impl Inner {
             let wanted = if taken { Interest::default() } else { interest };
             if wanted != shard.watched {
                 shard.watched = wanted;
-                sleep.watch(&self.link, wanted);
+                sleep.watch(&self.link, self.mesh.as_ref(), wanted);
             }
         }
         self.describe(shard, now);
@@ -311,8 +312,18 @@ impl Inner {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, interest.read);
         flags.set(PollFlags::OUT, interest.write);
-        let mut fds = [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(&self.link, flags)];
-        let count = if interest == Interest::default() { 1 } else { 2 };
+        // (Without other shards there is no third one.)
+        let inbox = self.mesh.as_ref().map_or(&self.wake, Mesh::bell);
+        let mut fds = [
+            PollFd::new(&self.wake, PollFlags::IN),
+            PollFd::new(&self.link, flags),
+            PollFd::new(inbox, PollFlags::IN),
+        ];
+        let count = match (interest == Interest::default(), &self.mesh) {
+            (true, _) => 1,
+            (false, None) => 2,
+            (false, Some(_)) => 3,
+        };
         let timeout = until(now, wakes).and_then(|left| Timespec::try_from(left).ok());
         let polled = poll(&mut fds[..count], timeout.as_ref());
         let broken = [PollFlags::ERR, PollFlags::HUP, PollFlags::NVAL];
@@ -412,7 +423,7 @@ mod tests {
     fn who_drives_and_is_told_again_and_again_keeps_nobody_out() {
         let stack = Stack::builder().link(Tap::cable(1500).unwrap().0).address("10.0.0.1/24");
         let stack = stack.driver(Driver::Caller).linger(Duration::ZERO).build().unwrap();
-        let inner = stack.own().unwrap();
+        let inner = stack.own().unwrap().first();
         let waiter = Arc::new(Waiter::new(inner.with(|shard, _| shard.inet_mut().tcp_open()).unwrap()));
         let (began, done) = (AtomicU32::new(0), AtomicU32::new(0));
         thread::scope(|scope| {

@@ -6,11 +6,13 @@
 //! | `socket` | what both are on a stack of the program's own |
 //! | `stream` | [`Stream`]: `options` has what is set of it, `traits` what std's traits make of it, `zerocopy` sends whose buffer comes back |
 //! | `listener` | [`Listener`] |
+//! | `listeners` | what it is on a stack of several shards |
 //! | `mio`, `tokio` | the same for runtimes, with the features of these names |
 //! | `slot` | [`Slot`]: pages to be written, and sent by reference |
 
 mod endpoint;
 mod listener;
+mod listeners;
 #[cfg(feature = "mio")]
 pub mod mio;
 mod slot;

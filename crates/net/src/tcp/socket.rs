@@ -1,10 +1,11 @@
 //! What streams and listeners are on a stack of the program's own.
 
 use super::endpoint::{Connection, Endpoint, Listening, Taking};
+use super::listeners::Listeners;
 use super::slot::writer;
 use crate::error::of;
 use crate::socket::{Common, Protocol, Way};
-use crate::stack::Shard;
+use crate::stack::{Inner, Shard};
 use crate::zerocopy::{At, Lender, NotSent, Range, Small, Taken};
 use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_chain::notify::{Fate, Segment};
@@ -82,14 +83,27 @@ pub(crate) fn listen(
     address: SocketAddr,
     backlog: u32,
 ) -> onecopy_socket::Result<Arc<dyn Listening>> {
-    let socket = Socket::open(stack, true)?;
+    match stack.own()?.shards() {
+        [only] => Ok(Arc::new(listen_in(stack, only, address, backlog)?)),
+        shards => Ok(Arc::new(Listeners::bind(stack, shards, address, backlog)?)),
+    }
+}
+
+/// The same in one shard.
+pub(super) fn listen_in(
+    stack: &crate::Stack,
+    inner: &Arc<Inner>,
+    address: SocketAddr,
+    backlog: u32,
+) -> onecopy_socket::Result<Socket> {
+    let socket = Socket::open(stack, inner, true)?;
     let done = socket.with(|shard, id, _| {
         shard.inet_mut().tcp_bind(id, address, true)?;
         shard.inet_mut().tcp_listen(id, backlog)
     });
     done.map_err(|cause| of(Op::Bind, cause).about("address"))?;
     socket.named();
-    Ok(Arc::new(socket))
+    Ok(socket)
 }
 
 /// A connection to `address` that is being made, from `local` if that is given.
@@ -98,12 +112,27 @@ pub(crate) fn connect(
     local: Option<SocketAddr>,
     address: SocketAddr,
 ) -> onecopy_socket::Result<Arc<dyn Connection>> {
-    let socket = Socket::open(stack, false)?;
-    let begun = socket.with(|shard, id, now| {
-        if let Some(local) = local {
-            shard.inet_mut().tcp_bind(id, local, true).map_err(|cause| of(Op::Bind, cause))?;
+    let owner = stack.own()?;
+    let shards = owner.shards();
+    let inner = match local {
+        // With both ends given it is whose these are.
+        Some(local) if shards.len() > 1 && local.port() != 0 => {
+            let whose = owner.first().with(|shard, _| shard.inet().tcp_whose(local, address));
+            &shards[whose.map_err(|cause| of(Op::Connect, cause).about("address"))?]
         }
-        match shard.inet_mut().tcp_connect(now, id, address) {
+        _ => owner.next(),
+    };
+    let socket = Socket::open(stack, inner, false)?;
+    let begun = socket.with(|shard, id, now| {
+        let inet = shard.inet_mut();
+        let bound = match local {
+            // A port is chosen that makes it this shard's.
+            Some(local) if shards.len() > 1 && local.port() == 0 => inet.tcp_bind_address(id, local.ip()),
+            Some(local) => inet.tcp_bind(id, local, true),
+            None => Ok(()),
+        };
+        bound.map_err(|cause| of(Op::Bind, cause))?;
+        match inet.tcp_connect(now, id, address) {
             Ok(()) | Err(Error::InProgress) => Ok(()),
             Err(cause) => Err(of(Op::Connect, cause)),
         }

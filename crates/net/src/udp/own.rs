@@ -28,9 +28,21 @@ use std::time::Duration;
 
 type Socket = crate::socket::Socket<Udp>;
 
-/// A socket without an address.
-pub(crate) fn open(stack: &crate::Stack) -> Result<Arc<dyn Endpoint>> {
-    Ok(Arc::new(Socket::open(stack, false)?))
+/// A socket without an address, which is to have `port`, or any where that is 0: in the shard that all sockets of that port are in.
+pub(crate) fn open(stack: &crate::Stack, port: u16) -> Result<Arc<dyn Endpoint>> {
+    let owner = stack.own()?;
+    let inner = match owner.shards() {
+        [only] => only,
+        _ if port == 0 => owner.next(),
+        shards => {
+            let whose = |shard: &mut Shard, _| {
+                let share = shard.inet().interface().share();
+                share.map_or(0, |share| share.of_port(port))
+            };
+            &shards[owner.first().with(whose)]
+        }
+    };
+    Ok(Arc::new(Socket::open(stack, inner, false)?))
 }
 
 pub(crate) enum Udp {}

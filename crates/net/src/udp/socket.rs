@@ -42,7 +42,7 @@ impl Socket {
     }
 
     fn bind_as(stack: &Stack, address: SocketAddr, reuse: bool) -> Result<Socket> {
-        let socket = Socket::unbound(stack)?;
+        let socket = Socket { socket: stack.udp_open(address.port())? };
         socket.socket.bind(address, reuse).map_err(|error| error.about("address"))?;
         Ok(socket)
     }
@@ -53,7 +53,7 @@ impl Socket {
     ///
     /// ENOBUFS.
     pub fn unbound(stack: &Stack) -> Result<Socket> {
-        Ok(Socket { socket: stack.udp_open()? })
+        Ok(Socket { socket: stack.udp_open(0)? })
     }
 
     /// Has it send to `to` where nothing else is said, and get what comes from there alone. It may be called again.

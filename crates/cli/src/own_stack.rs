@@ -31,8 +31,7 @@ impl OwnStack {
         match self.tap {
             Some(_) => self.network.address().map(drop),
             None if self.network.any() => {
-                let why =
-                    "--addr, --gateway, --mtu and --kernel-addr are a stack's of our own: add --tap NAME";
+                let why = "--addr, --gateway, --mtu, --kernel-addr and --shards are a stack's of our own: add --tap NAME";
                 Err(Usage(why.into()).into())
             }
             None => Ok(()),
@@ -62,11 +61,11 @@ impl OwnStack {
         let Some(name) = &self.tap else { return Ok(None) };
         let network = &self.network;
         let advice = "without --tap the kernel's own sockets are used, which takes no privilege";
-        let tap = network
+        let taps = network
             .open(name, network.kernel_address(false)?, None)
             .map_err(|error| error.context(format!("no stack of our own on {name:?} ({advice})")))?;
-        let (name, about) = (tap.name().to_owned(), describe(&tap));
-        let stack = network.set(Stack::builder())?.link(tap).build()?;
+        let (name, about) = (taps[0].name().to_owned(), describe(&taps));
+        let stack = network.set(Stack::builder())?.links(taps).build()?;
         Ok(Some((stack, name, about)))
     }
 }
@@ -86,6 +85,10 @@ pub struct Network {
     /// Give the kernel's side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)
     #[arg(long, value_name = "CIDR", value_parser = cidr)]
     kernel_addr: Option<Cidr>,
+    /// Have the stack be of so many shards, 1 to 256, each with a queue of the TAP's, a thread and a lock of its own: connections of
+    /// different ones share nothing. A TAP that is there has to have as many queues (ip tuntap add ... multi_queue)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    shards: Option<u16>,
 }
 
 fn cidr(text: &str) -> Result<Cidr, String> {
@@ -97,7 +100,12 @@ fn cidr(text: &str) -> Result<Cidr, String> {
 
 impl Network {
     fn any(&self) -> bool {
-        self.addr.is_some() || self.gateway.is_some() || self.mtu.is_some() || self.kernel_addr.is_some()
+        let shards = self.shards.is_some();
+        self.addr.is_some()
+            || self.gateway.is_some()
+            || self.mtu.is_some()
+            || self.kernel_addr.is_some()
+            || shards
     }
 
     /// The stack's address.
@@ -128,26 +136,35 @@ impl Network {
         })
     }
 
-    /// Opens the TAP called `name`, in `namespace` or where this thread is, and sees to the kernel's side of it.
+    /// How many shards the stack has.
+    pub fn shards(&self) -> u16 {
+        self.shards.unwrap_or(1)
+    }
+
+    /// Opens the TAP called `name`, once for each shard, in `namespace` or where this thread is, and sees to the kernel's side of it.
     pub fn open(
         &self,
         name: &str,
         kernel: Option<Cidr>,
         namespace: Option<&Namespace>,
-    ) -> anyhow::Result<Tap> {
-        let open = || -> anyhow::Result<Tap> {
+    ) -> anyhow::Result<Vec<Tap>> {
+        let open = || -> anyhow::Result<Vec<Tap>> {
             let config = TapConfig::new(name);
             let config = self.mtu.map_or(config.clone(), |mtu| config.mtu(mtu));
-            let tap = Tap::open(config).map_err(|error| match error.errno() {
+            let taps = match self.shards() {
+                1 => Tap::open(config).map(|tap| vec![tap]),
+                count => Tap::open_queues(config, count.into()),
+            };
+            let taps = taps.map_err(|error| match error.errno() {
                 Errno::PERM => anyhow::anyhow!(
                     "{error}, or be root in a network of your own (unshare --user --map-root-user --net onecopy ...)"
                 ),
                 _ => error.into(),
             })?;
             if let Some(kernel) = kernel {
-                raise(tap.name(), kernel)?;
+                raise(taps[0].name(), kernel)?;
             }
-            Ok(tap)
+            Ok(taps)
         };
         match namespace {
             None => open(),
@@ -184,15 +201,17 @@ fn neighbour(own: Cidr) -> Option<Cidr> {
     Cidr::new(hosts.find(other)?, own.prefix())
 }
 
-/// A line about a link, for who asks with `--verbose`.
-pub fn describe(tap: &Tap) -> String {
+/// A line about a link of so many queues, for who asks with `--verbose`.
+pub fn describe(taps: &[Tap]) -> String {
+    let tap = &taps[0];
+    let queues = if taps.len() > 1 { format!(" of {} queues", taps.len()) } else { String::new() };
     let can = tap.capabilities();
     let with = match (can.checksum, can.tcp_segmentation) {
         (true, true) => "checksums and super-segments left to each other",
         (true, false) => "checksums left to each other, no super-segments",
         _ => "checksums and super-segments made in user space",
     };
-    format!("TAP {}, MTU {}, {with}", tap.name(), can.mtu)
+    format!("TAP {}{queues}, MTU {}, {with}", tap.name(), can.mtu)
 }
 
 #[cfg(test)]

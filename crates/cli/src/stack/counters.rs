@@ -6,6 +6,7 @@ use onecopy_inet::ip::Reason;
 use serde_json::{Map, Value, json};
 
 /// Counted so far, all of it but what is nought.
+#[derive(Default)]
 pub struct Counters {
     link: Vec<(&'static str, u64)>,
     ip: Vec<(&'static str, u64)>,
@@ -16,13 +17,22 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// At this moment.
+    /// At this moment: of all shards together.
     pub fn of(stack: &Stack, services: Totals) -> Counters {
         let link = stack.link_counters();
-        stack.with(|inet| {
+        let shards = (0..stack.shards()).map(|shard| Counters::of_shard(stack, shard));
+        let all = shards.reduce(|mut sum, shard| {
+            sum.add(shard);
+            sum
+        });
+        // (There is one at least.)
+        Counters { link, services, ..all.unwrap_or_default() }
+    }
+
+    fn of_shard(stack: &Stack, shard: u32) -> Counters {
+        stack.with_shard(shard, |inet| {
             let stats = inet.interface().stats();
             Counters {
-                link,
                 ip: vec![
                     ("received", stats.received),
                     ("sent", stats.sent),
@@ -38,9 +48,24 @@ impl Counters {
                 drops: stats.drops().collect(),
                 tcp: inet.tcp_stats().each().collect(),
                 sockets: inet.len(),
-                services,
+                ..Counters::default()
             }
         })
+    }
+
+    fn add(&mut self, other: Counters) {
+        fn named<N: PartialEq>(all: &mut Vec<(N, u64)>, more: Vec<(N, u64)>) {
+            for (name, count) in more {
+                match all.iter_mut().find(|(one, _)| *one == name) {
+                    Some((_, sum)) => *sum += count,
+                    None => all.push((name, count)),
+                }
+            }
+        }
+        named(&mut self.ip, other.ip);
+        named(&mut self.drops, other.drops);
+        named(&mut self.tcp, other.tcp);
+        self.sockets += other.sockets;
     }
 
     /// One object.

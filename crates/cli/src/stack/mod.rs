@@ -4,6 +4,7 @@ mod capture;
 mod counters;
 mod services;
 
+use crate::failure::Usage;
 use crate::own_stack::{Network, describe};
 use crate::{process, terminal};
 use anyhow::Context;
@@ -97,8 +98,10 @@ impl Up {
     fn settle(&self) {
         let begun = Instant::now();
         let over = || {
-            let census = self.stack.with(|inet| inet.census());
-            census.sockets <= census.over
+            (0..self.stack.shards()).all(|shard| {
+                let census = self.stack.with_shard(shard, |inet| inet.census());
+                census.sockets <= census.over
+            })
         };
         while !over() && begun.elapsed() < GRACE {
             std::thread::sleep(Duration::from_millis(5));
@@ -123,14 +126,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         })?),
         false => None,
     };
+    if args.network.shards() > 1 && (args.pcap.is_some() || args.trace) {
+        let why = "--pcap and --trace look at a link of one queue: leave out --shards, or let tcpdump look at the TAP";
+        return Err(Usage(why.into()).into());
+    }
     let capture = args.pcap.as_deref().map(Capture::create).transpose()?;
-    let tap = args.network.open(&args.tap, kernel, namespace.as_ref()).map_err(|error| {
+    let taps = args.network.open(&args.tap, kernel, namespace.as_ref()).map_err(|error| {
         error.context("no stack (without one `onecopy nc`, `serve` and `proxy` use the kernel's sockets)")
     })?;
-    let about = describe(&tap);
-    let name = tap.name().to_owned();
+    let about = describe(&taps);
+    let name = taps[0].name().to_owned();
     let builder = args.network.set(Stack::builder())?.wait(Wait::Block);
-    let stack = on(builder, tap, capture.as_ref(), args.trace).build()?;
+    let stack = on(builder, taps, capture.as_ref(), args.trace).build()?;
     let services = Services::default();
     let mut offered = Vec::new();
     for (word, service, ports) in [
@@ -224,14 +231,15 @@ fn around(kernel: Option<Cidr>, place: Option<&str>, offered: &[(&str, SocketAdd
     text
 }
 
-/// The stack on `tap`, with whoever looks on in between.
-fn on(builder: Builder, tap: Tap, capture: Option<&Capture>, trace: bool) -> Builder {
+/// The stack on `taps`, with whoever looks on in between.
+fn on(builder: Builder, taps: Vec<Tap>, capture: Option<&Capture>, trace: bool) -> Builder {
     let printer = || Printer::new(Tracer::new(), std::io::stdout());
+    let taps = taps.into_iter();
     match (capture, trace) {
-        (None, false) => builder.link(tap),
-        (None, true) => builder.link(Trace::new(tap, printer())),
-        (Some(capture), false) => builder.link(capture.around(tap)),
-        (Some(capture), true) => builder.link(Trace::new(capture.around(tap), printer())),
+        (None, false) => builder.links(taps),
+        (None, true) => builder.links(taps.map(|tap| Trace::new(tap, printer()))),
+        (Some(capture), false) => builder.links(taps.map(|tap| capture.around(tap))),
+        (Some(capture), true) => builder.links(taps.map(|tap| Trace::new(capture.around(tap), printer()))),
     }
 }
 

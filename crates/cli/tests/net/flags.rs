@@ -33,6 +33,11 @@ fn usage() {
         ("stack", "as in --addr 10.0.0.2/24"),
         ("stack --addr 10.0.0.2/33", "as in 10.0.0.2/24"),
         ("stack --netns --addr 10.0.0.2/32", "--kernel-addr"),
+        ("nc --shards 2 10.0.0.1:9", "add --tap NAME"),
+        ("stack --addr 10.0.0.2/24 --shards 0", "0 is not in 1..=256"),
+        ("stack --addr 10.0.0.2/24 --shards 257", "257 is not in 1..=256"),
+        ("stack --addr 10.0.0.2/24 --shards 2 --trace", "leave out --shards"),
+        ("stack --addr 10.0.0.2/24 --shards 2 --pcap /dev/null", "leave out --shards"),
         ("stack --trace --json --addr 10.0.0.2/24", "cannot be used with"),
     ] {
         let out = run(line);

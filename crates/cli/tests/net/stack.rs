@@ -70,6 +70,29 @@ fn services() {
     assert!(packets.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) && packets.len() > 3_000_000, "{}", packets.len());
 }
 
+/// What a stack of one shard does, one of several does: its counters are of all of them.
+#[test]
+fn services_of_shards() {
+    let Some(_) = World::new(&["nc"]) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("data"), noise(300_000)).unwrap();
+    let script = format!(
+        "set -e; cd {}
+        for round in 1 2 3 4 5 6 7 8; do nc -N 10.0.0.2 7 <data | cmp - data; done",
+        dir.path().display()
+    );
+    let ended = with_command("--echo 7 --shards 4", &["bash", "-c", &script]).end().well();
+    let down = down(&ended.out);
+    assert_eq!(
+        (&down["services"]["connections"], &down["tcp"]["passive_opens"]),
+        (&8.into(), &8.into()),
+        "{down}"
+    );
+    assert_eq!(down["services"]["received"], 8 * 300_000, "{down}");
+    assert!(down["link"]["handed_over"].as_u64().is_some_and(|n| n > 0), "{down}");
+    assert!(ended.said.iter().any(|line| line.contains("of 4 queues")), "{:?}", ended.said);
+}
+
 #[test]
 fn a_line_for_each_packet() {
     let Some(_) = World::new(&["ping"]) else { return };

@@ -8,7 +8,7 @@ use onecopy::{Stack, Transport};
 use serde_json::Value;
 
 use super::job::{number, whole};
-use super::tcp::net::{Devices, Net};
+use super::tcp::net::{Devices, Net, Queues};
 use super::tcp::plan::{Plan, Way};
 use super::tcp::until_something_comes;
 use crate::row::{CPU_PER_GB, Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
@@ -100,7 +100,7 @@ impl Devmem {
     fn open(context: &Context, over: Over, engine: &str, mut plan: Plan) -> Result<Devmem> {
         let net = match over {
             Over::Pair => None,
-            Over::Tap => Some(Net::new(Devices::Tap { mtu: 1500 })?),
+            Over::Tap => Some(Net::new(Devices::Tap { mtu: 1500, queues: Queues::One })?),
             Over::Kernel => {
                 if engine == "devmem" {
                     // What it says is the reason that is shown.

@@ -27,7 +27,7 @@ mod uring;
 use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 
-use self::net::{Devices, Net};
+use self::net::{Devices, Net, Queues};
 use self::plan::{Plan, Way};
 use super::bytes;
 use super::job::{number, whole};
@@ -40,7 +40,7 @@ pub const ROW: Row = Row {
     name: "tcp",
     about: "an engine and the kernel's blocking sockets in a network namespace of their own, with a TAP between them (kernel: a veth pair, \
             and both sides are the kernel's): one stream or 16, which the engine sends (send) or receives (recv); 1 MiB asked for as each \
-            socket's buffers, cubic; the reader copies out, or reads in place, and adds up every byte; cpu is the machine's, since a \
+            socket's buffers, cubic; 2shards: the stack is of two, which have the engine's CPU together; the reader copies out, or reads in place, and adds up every byte; cpu is the machine's, since a \
             write to a TAP runs the peer's receive; rr: 64 bytes there and back, both sides blocking or both spinning; uring: our sockets over \
             the kernel's TCP (Transport::Kernel) and a veth; packet: ns of a packet of 64 bytes between two stacks of ours in one \
             process, with 10,000 idle connections and none",
@@ -89,6 +89,8 @@ const LIFE: Duration = Duration::from_secs(60);
 
 /// All of these are there in the cases of bulk; `-N`: the interface's MTU, which else is 1500; `-tso`: 1500, and super-segments both ways.
 const BULK: &[&str] = &["kernel", "smoltcp", "smoltcp-65521", "smoltcp-tso", "gvisor", "copy", "zc"];
+/// Of engines: our stack is of two shards.
+const SHARDS: &str = "2shards";
 /// The ways of smoltcp that may be its best.
 const SMOLTCP_BEST: &[&str] = &["smoltcp-65521", "smoltcp-tso"];
 
@@ -114,7 +116,11 @@ fn bulk(way: Way, streams: usize, scale: Scale) -> Case {
         reach("copy", 0.45, &["kernel"]),
         reach("zc", 0.6, &["kernel"]),
     ];
-    case(format!("{name}/{streams}"), BULK.to_vec(), reach, plan)
+    let mut engines = BULK.to_vec();
+    if streams > 1 {
+        engines.insert(engines.len() - 1, "copy-2shards");
+    }
+    case(format!("{name}/{streams}"), engines, reach, plan)
 }
 
 /// It is the same TCP as the kernel's, so nothing is asked for: what the way there costs is shown.
@@ -178,7 +184,10 @@ impl Tcp {
         let (stack, variant) = engine.split_once('-').unwrap_or((engine, ""));
         let devices = match stack {
             "kernel" | "uring" => Devices::Veth,
-            _ => Devices::Tap { mtu: variant.parse().unwrap_or(1500) },
+            _ => {
+                let queues = if variant == SHARDS { Queues::Many } else { Queues::One };
+                Devices::Tap { mtu: variant.parse().unwrap_or(1500), queues }
+            }
         };
         if variant == "block" {
             plan.spin = false;
@@ -186,6 +195,7 @@ impl Tcp {
         let net = Net::new(devices)?;
         net.tell(&mut plan);
         plan.segmentation = variant == "tso";
+        plan.shards = if variant == SHARDS { 2 } else { 0 };
         let launcher = match stack {
             "gvisor" => Launcher { program: gvisor::find(context.scale)?, args: Vec::new() },
             _ => context.launcher.clone(),

@@ -21,7 +21,14 @@ pub enum Devices {
     /// A pair of devices of the kernel's, with all that they leave to each other.
     Veth,
     /// A TAP, for the engine to open.
-    Tap { mtu: u32 },
+    Tap { mtu: u32, queues: Queues },
+}
+
+/// Whether a TAP may be opened more than once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queues {
+    One,
+    Many,
 }
 
 /// Namespaces and devices of one case and engine.
@@ -46,8 +53,9 @@ impl Net {
                 up(&peer, ours, &PEER.to_string())?;
                 Some(engine)
             }
-            Devices::Tap { mtu } => {
-                ip(&peer, &format!("tuntap add dev {TAP} mode tap vnet_hdr"))
+            Devices::Tap { mtu, queues } => {
+                let many = if queues == Queues::Many { " multi_queue" } else { "" };
+                ip(&peer, &format!("tuntap add dev {TAP} mode tap vnet_hdr{many}"))
                     .context("a TAP needs the kernel's module tun, and /dev/net/tun")?;
                 ip(&peer, &format!("link set {TAP} mtu {mtu}"))?;
                 up(&peer, TAP, &PEER.to_string())?;
@@ -69,7 +77,7 @@ impl Net {
     pub fn mtu(&self) -> u32 {
         match self.devices {
             Devices::Veth => MTU,
-            Devices::Tap { mtu } => mtu,
+            Devices::Tap { mtu, .. } => mtu,
         }
     }
 }

@@ -33,7 +33,7 @@ pub fn zero_copy(job: &Value) -> Result<Value> {
 fn engine(job: &Value, zero_copy: bool) -> Result<Value> {
     let plan = Plan::from_job(job)?;
     let counts = Arc::new(Counts::default());
-    let stack = stack(&plan, Arc::clone(&counts))?;
+    let stack = stack(&plan, &counts)?;
     let connect = |stream| -> Result<Ours> {
         let stream = Stream::connect(&stack, plan.address(stream).into()).context("connecting")?;
         stream.set_nodelay(plan.nodelay())?;
@@ -46,19 +46,36 @@ fn engine(job: &Value, zero_copy: bool) -> Result<Value> {
     let before = proc::cpu_seconds();
     let figures = load::go(ends, &plan, true)?;
     let cpu = proc::cpu_seconds() - before;
-    let says = format!(
-        "{}, {}",
-        counts.says(cpu),
-        stack.with(|inet| format!("{} sent again", inet.tcp_stats().retransmitted))
-    );
+    let says = format!("{}, {}", counts.says(cpu), again(&stack));
     Ok(with(figures, json!({"buffers": format!("{0} out, {0} in", 2 * plan.buffer), "says": says})))
 }
 
-fn stack(plan: &Plan, counts: Arc<Counts>) -> Result<Stack> {
-    let tap = plan.peers()?.run(|| Tap::open(TapConfig::new(&plan.device)))??;
+/// What was sent again, and with several shards how the streams are spread, and what came by another one's queue.
+fn again(stack: &Stack) -> String {
+    let each = |look: fn(&mut onecopy_inet::stack::Stack) -> u64| -> Vec<u64> {
+        (0..stack.shards()).map(|shard| stack.with_shard(shard, look)).collect()
+    };
+    let again: u64 = each(|inet| inet.tcp_stats().retransmitted).iter().sum();
+    let mut says = format!("{again} sent again");
+    if stack.shards() > 1 {
+        let link = stack.link_counters();
+        let handed = link.iter().find(|(name, _)| *name == "handed_over").map_or(0, |(_, count)| *count);
+        let streams = each(|inet| inet.tcp_stats().active_opens);
+        says += &format!(", {streams:?} streams of the shards, {handed} packets handed over");
+    }
+    says
+}
+
+fn stack(plan: &Plan, counts: &Arc<Counts>) -> Result<Stack> {
+    let config = TapConfig::new(&plan.device);
+    let taps = plan.peers()?.run(|| match plan.shards {
+        0 => Tap::open(config).map(|tap| vec![tap]),
+        count => Tap::open_queues(config, count.into()),
+    })??;
+    let counted = taps.into_iter().map(|tap| Counted { tap, counts: Arc::clone(counts) });
     let buffer = 2 * plan.buffer as u32;
     let stack = Stack::builder()
-        .link(Counted { tap, counts })
+        .links(counted)
         .address(&format!("{ENGINE}/{PREFIX}"))
         .mac(Mac([2, 0, 0, 0, 0, 2]))
         .wait(wait(plan))

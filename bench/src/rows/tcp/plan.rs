@@ -57,6 +57,8 @@ pub struct Plan {
     pub mtu: u32,
     /// For engines that can do without, too: super-segments go over whole.
     pub segmentation: bool,
+    /// Of how many shards our stack is; 0 is one, and nothing said of it.
+    pub shards: u16,
 }
 
 impl Plan {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use self::load::Mode;
 use super::job::{number, whole, with};
-use super::tcp::net::{Devices, Net};
+use super::tcp::net::{Devices, Net, Queues};
 use super::tcp::plan::{Plan, Way};
 use super::tcp::until_something_comes;
 use crate::row::{CPU_PER_GB, Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
@@ -90,7 +90,8 @@ struct Udp {
 
 impl Udp {
     fn open(context: &Context, engine: &str, mode: Mode, mut plan: Plan) -> Result<Udp> {
-        let devices = if engine == "kernel" { Devices::Veth } else { Devices::Tap { mtu: 1500 } };
+        let tap = Devices::Tap { mtu: 1500, queues: Queues::One };
+        let devices = if engine == "kernel" { Devices::Veth } else { tap };
         let net = Net::new(devices)?;
         net.tell(&mut plan);
         Ok(Udp { context: context.clone(), net, role: format!("udp/{engine}"), mode, plan })

@@ -63,13 +63,18 @@ impl Inbox {
         None
     }
 
-    /// Exchanges what is there for `empty`.
-    fn take(&self, empty: &mut VecDeque<Handed>) {
+    /// Takes out what is there, up to `most`, in exchange for `empty`.
+    fn take(&self, most: usize, empty: &mut VecDeque<Handed>) {
         // Acquire pairs with the Release in `put`. Who does not see it yet is rung for.
         if self.some.load(Acquire) == 0 {
             return;
         }
         let mut waits = self.waits.lock();
+        if waits.handed.len() > most {
+            empty.extend(waits.handed.drain(..most));
+            waits.bytes -= empty.iter().map(Handed::memory).sum::<usize>();
+            return;
+        }
         std::mem::swap(&mut waits.handed, empty);
         waits.bytes = 0;
         // Release for form's sake: the lock orders it.
@@ -97,9 +102,9 @@ impl Mesh {
         drop(self.inboxes[to].put(handed));
     }
 
-    /// Takes what has come, in exchange for what has no more in it.
-    pub fn take(&self, empty: &mut VecDeque<Handed>) {
-        self.inboxes[self.me].take(empty);
+    /// Takes what has come, up to `most`, in exchange for what has no more in it. (What is left wakes who sleeps.)
+    pub fn take(&self, most: usize, empty: &mut VecDeque<Handed>) {
+        self.inboxes[self.me].take(most, empty);
     }
 
     /// Readable when something has come.

@@ -342,7 +342,7 @@ impl Shard {
     fn take_handed(&mut self, now: u64) -> bool {
         let mut handed = std::mem::take(&mut self.handed);
         if let Some(mesh) = &self.mesh {
-            mesh.take(&mut handed);
+            mesh.take(BATCH, &mut handed);
         }
         let some = !handed.is_empty();
         handed.drain(..).for_each(|handed| self.inet.take_handed(now, handed));

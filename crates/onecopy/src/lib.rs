@@ -116,6 +116,7 @@
 //! - Records ([`unix::SeqPacket`]) and datagrams ([`unix::Datagram`]), with the same calls.
 //! - Descriptors and credentials: [`unix::Stream::send_fds`], [`unix::Stream::send_msg`].
 //! - Pages that are written in place and sent by reference, at a cost that does not depend on their size: [`unix::SharedPool`].
+//! - A stack whose connections need not wait for each other, on a queue of the device's each: [`Builder::shards`].
 //! - One socket in several processes: after a fork, or by [`unix::Stream::share_fds`].
 //! - tokio, mio and async-io: the features `tokio` and `mio`, and the module [`unix`].
 //! - What it stands on, for who builds more: [`advanced`].

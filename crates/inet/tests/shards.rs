@@ -9,7 +9,7 @@ use onecopy_inet::stack::{Census, Config, Stack};
 use onecopy_inet::tcp::{self, Received, SendFlags, State};
 use onecopy_inet::udp::{self, Envelope};
 use onecopy_inet::wire::Mac;
-use onecopy_link::{Capabilities, Medium};
+use onecopy_link::{Capabilities, Medium, Packet};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
 use std::net::{IpAddr, SocketAddr};
@@ -52,6 +52,8 @@ struct World {
     now: u64,
     chance: u64,
     handed: u64,
+    /// Of a hundred packets so many are lost.
+    loss: u64,
 }
 
 impl World {
@@ -64,6 +66,7 @@ impl World {
             now: SECOND,
             chance: 42,
             handed: 0,
+            loss: 0,
         }
     }
 
@@ -71,9 +74,14 @@ impl World {
         *self.shards[0].interface().share().unwrap()
     }
 
-    fn any(&mut self) -> usize {
+    fn any(&mut self, of: usize) -> usize {
         self.chance = self.chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.chance >> 33) as usize % self.shards.len()
+        (self.chance >> 33) as usize % of
+    }
+
+    /// (ARP comes: who is not answered by a neighbour gives up after a while.)
+    fn is_lost(&mut self, packet: &Packet) -> bool {
+        (self.any(100) as u64) < self.loss && packet.head()[12..14] != [8, 6]
     }
 
     /// Lets all happen that happens now.
@@ -82,7 +90,9 @@ impl World {
             let mut moved = false;
             for at in 0..self.shards.len() {
                 while let Some(packet) = self.shards[at].transmit() {
-                    self.peer.receive(self.now, packet);
+                    if !self.is_lost(&packet) {
+                        self.peer.receive(self.now, packet);
+                    }
                     moved = true;
                 }
                 while let Some((to, handed)) = self.shards[at].handed() {
@@ -93,8 +103,10 @@ impl World {
                 }
             }
             while let Some(packet) = self.peer.transmit() {
-                let at = self.any();
-                self.shards[at].receive(self.now, packet);
+                let at = self.any(self.shards.len());
+                if !self.is_lost(&packet) {
+                    self.shards[at].receive(self.now, packet);
+                }
                 moved = true;
             }
             for stack in self.shards.iter_mut().chain([&mut self.peer]) {
@@ -221,6 +233,28 @@ fn connections_are_made_and_taken_in_the_stack_that_has_them() {
         }
         let stats = world.pool.stats();
         assert_eq!(stats.in_flight, stats.in_cache + stats.in_ring, "pages are missing: {stats:?}");
+    }
+}
+
+#[test]
+fn what_is_lost_is_sent_again() {
+    for seed in 0..8 {
+        let mut world = World::new(4);
+        (world.chance, world.loss) = (seed, 15);
+        let bytes: Vec<u8> = (0..200_000_u32).map(|n| (n / 3) as u8).collect();
+        let (peers, ours) = world.listen(any(false, 80));
+        for me in 0..4 {
+            let id = connect(&mut world.shards[me], world.now, at(false, 2, 80));
+            world.pass(100 * SECOND);
+            let (theirs, _) = world.peer.tcp_accept(peers).unwrap();
+            carries(&mut world, (Some(me), id), (None, theirs), &bytes);
+            let id = connect(&mut world.peer, world.now, at(false, 1, 80));
+            world.pass(100 * SECOND);
+            let Ends { local, remote } = ends(&world.peer, id);
+            let me = world.share().of_ends(&Ends { local: remote, remote: local });
+            let (theirs, _) = world.shards[me].tcp_accept(ours[me]).unwrap();
+            carries(&mut world, (None, id), (Some(me), theirs), &bytes);
+        }
     }
 }
 

@@ -163,7 +163,7 @@ impl Fragment {
 
     /// What it is given back by, from 1 on; 0 of a fragment that was only looked at.
     #[getter]
-    fn token(&self) -> u32 {
+    fn token(&self) -> u64 {
         self.piece.frag.token
     }
 

@@ -36,6 +36,7 @@ fn doctor_tells_the_machine_as_json() {
         "references",
         "io_uring",
         "kernel_tcp",
+        "device_memory",
         "tap",
         "xdp",
         "cuda",

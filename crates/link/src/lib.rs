@@ -25,7 +25,7 @@ pub use link::{Capabilities, Link, Medium, NotTaken};
 pub use packet::{Gso, Head, HeadTooLong, Packet, Train};
 pub use pair::Pair;
 pub use pcap::{Pcap, PcapConfig, PcapStats};
-pub use registered::Registered;
+pub use registered::{NotRegistered, Registered};
 pub use sink::{Sink, Sunk};
 pub use stacked::Stacked;
 pub use tap::{Tap, TapConfig};

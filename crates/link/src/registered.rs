@@ -1,7 +1,10 @@
 //! A device's memory, registered with a ring, so that the kernel itself puts payload there, and takes it from there.
 
-use onecopy_pool::{DeviceMemory, Page};
-use onecopy_uring::Unmapped;
+use onecopy_pool::{DeviceMemory, Page, Part};
+use onecopy_uring::{Refused, Unmapped};
+use rustix::io::Errno;
+use std::fmt;
+use std::os::fd::AsFd;
 
 /// A part of a device's memory: where it begins, and how many bytes it has.
 pub(crate) type Place = (u64, usize);
@@ -14,12 +17,15 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// Registers `memory`, which takes about a millisecond a MiB: its pages are all there from then on. None where the memory is no file
-    /// ([`Device::file`](onecopy_pool::Device::file)), and where io_uring does not register it ([`Unmapped`]).
-    pub fn new(memory: &DeviceMemory) -> Option<Registered> {
-        let file = memory.file()?;
-        let pages = Unmapped::new(&*file, memory.len() as usize).ok()?;
-        Some(Registered { memory: memory.clone(), pages })
+    /// Registers `memory`, which takes about a millisecond a MiB: its pages are all there from then on.
+    ///
+    /// # Errors
+    ///
+    /// [`NotRegistered`].
+    pub fn new(memory: &DeviceMemory) -> Result<Registered, NotRegistered> {
+        let file = memory.file().ok_or(NotRegistered::NoFile)?;
+        let pages = Unmapped::new(&*file, memory.len() as usize).map_err(NotRegistered::Refused)?;
+        Ok(Registered { memory: memory.clone(), pages })
     }
 
     /// The memory.
@@ -32,10 +38,56 @@ impl Registered {
         self.memory.id()
     }
 
+    /// Reads what a stream has now, without waiting, to `parts` of the memory, one after the other: how many bytes. None are its end.
+    ///
+    /// # Errors
+    ///
+    /// As [`Unmapped::read`]; EFAULT for parts of other memory.
+    pub fn read(&mut self, from: impl AsFd, parts: &[Part]) -> Result<usize, Errno> {
+        let places = self.places(parts)?;
+        Ok(self.pages.read(from, 0, &places)?.0)
+    }
+
+    /// Writes to a stream what lies at `parts` of the memory, without waiting: how many bytes it took.
+    ///
+    /// # Errors
+    ///
+    /// As [`Unmapped::write`]; EFAULT for parts of other memory.
+    pub fn write(&mut self, to: impl AsFd, parts: &[Part]) -> Result<usize, Errno> {
+        let places = self.places(parts)?;
+        self.pages.write(to, &[], &places)
+    }
+
+    fn places(&self, parts: &[Part]) -> Result<Vec<Place>, Errno> {
+        let lie = parts.iter().map(|part| (part.page(), part.offset(), part.len()));
+        places(&self.memory, lie).ok_or(Errno::FAULT)
+    }
+
     pub(crate) fn pages(&mut self) -> &mut Unmapped {
         &mut self.pages
     }
 }
+
+/// Why the kernel itself does not put payload into memory: it is copied there by way of the host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotRegistered {
+    /// The memory is no file ([`Device::file`](onecopy_pool::Device::file)).
+    NoFile,
+    /// io_uring does not register it.
+    Refused(Refused),
+}
+
+impl fmt::Display for NotRegistered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotRegistered::NoFile => f.write_str("the memory is no file, and its device copies by itself"),
+            NotRegistered::Refused(refused) => refused.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for NotRegistered {}
 
 /// Where parts of pages of `memory` lie (offset and length in each), neighbours as one place; None for another memory's.
 pub(crate) fn places<'a>(

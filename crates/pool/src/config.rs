@@ -16,6 +16,8 @@ pub struct PoolConfig {
     pub(crate) limit: u32,
     pub(crate) ring: u32,
     pub(crate) debug: bool,
+    /// Pages go out as runs ([`crate::runs`]). Of a device's memory alone, of whose pages there are no slices.
+    pub(crate) runs: bool,
 }
 
 impl Default for PoolConfig {
@@ -30,7 +32,7 @@ impl PoolConfig {
 
     /// Pages of 4096 bytes, at most 16384 of them (64 MiB), a ring of 1024.
     pub fn new() -> PoolConfig {
-        PoolConfig { order: 0, limit: 16384, ring: 1024, debug: false }
+        PoolConfig { order: 0, limit: 16384, ring: 1024, debug: false, runs: false }
     }
 
     /// Pages of 4096 << `order` bytes.
@@ -65,6 +67,11 @@ impl PoolConfig {
     pub fn debug(mut self, debug: bool) -> PoolConfig {
         self.debug = debug;
         self
+    }
+
+    /// Pages go out as runs, out of no ring.
+    pub(crate) fn runs(self) -> PoolConfig {
+        PoolConfig { runs: true, ring: if self.debug { self.ring } else { 1 }, ..self }
     }
 
     /// Bytes in a page.

@@ -38,7 +38,8 @@ pub(crate) struct Desc {
     pub shared: NonNull<Shared>,
     /// Host memory's first byte; null for a peer's or a device's.
     pub base: *mut u8,
-    pub len: u32,
+    /// Bytes: of a run ([`crate::runs`]) all of its pages'. Written while the page has one reference, by whoever has that.
+    pub len: AtomicU32,
     /// Which descriptor of the pool this is.
     pub index: u32,
     /// Which page of the area its memory is. The same as `index`, but for slots that a peer lends pages in: it is then

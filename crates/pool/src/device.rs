@@ -101,10 +101,6 @@ struct Owned {
     page_len: u32,
 }
 
-/// Pages of [`DeviceMemory::opaque`] that wait for their next use behind each other, so that few are in turn: it is the host's memory after all,
-/// and the caches keep so many.
-const WAITING: u32 = 128;
-
 impl DeviceMemory {
     /// `pages` pages of 4 KiB behind [`Opaque`], the stand-in for a device on machines without one.
     ///
@@ -112,7 +108,7 @@ impl DeviceMemory {
     ///
     /// [`OpenError`].
     pub fn opaque(pages: u32, device: DeviceId) -> Result<DeviceMemory, OpenError> {
-        DeviceMemory::new(PoolConfig::new().limit(pages).ring(WAITING), Opaque::new(device))
+        DeviceMemory::new(PoolConfig::new().limit(pages), Opaque::new(device))
     }
 
     /// The memory of `device`, which is no other pool's yet.
@@ -121,52 +117,62 @@ impl DeviceMemory {
     ///
     /// [`OpenError`].
     pub fn new<D: Device>(config: PoolConfig, device: Arc<D>) -> Result<DeviceMemory, OpenError> {
-        let pages = PagePool::new(config, device.clone())?;
+        let pages = PagePool::new(config.runs(), device.clone())?;
         let (monitor, limit, page_len) = (pages.monitor(), pages.limit(), pages.page_len());
         Ok(DeviceMemory {
             of: Arc::new(Owned { device, pages: Mutex::new(pages), monitor, limit, page_len }),
         })
     }
 
-    /// Parts of pages for `len` bytes, one after the other: whole pages, and a piece of one for the rest. Pages are in the order in which they lie,
-    /// so that neighbours are filled by one copy: they come home in any order, and the last one goes out first.
+    /// Parts of pages for `len` bytes, one after the other: whole pages, and a piece of one for the rest. Pages that lie together are one part, of one
+    /// page: a run of up to 48, with one reference for all of them. They come home together, in any order, and the lowest ones go out first.
     ///
     /// # Errors
     ///
     /// [`AllocError`]; then none is taken.
     pub fn alloc(&self, len: usize) -> Result<Vec<Part>, AllocError> {
-        let (each, pages) = (self.of.page_len as usize, self.of.pages.lock());
-        let whole: Result<Vec<Page>, AllocError> = (0..len / each).map(|_| pages.alloc()).collect();
-        let mut whole = whole?;
-        whole.sort_unstable_by_key(Page::index);
-        let mut parts = Vec::with_capacity(len.div_ceil(each));
-        for page in whole {
-            let part = Part::new(page, 0, each);
-            parts.push(part.unwrap_or_else(|page| unreachable!("{page:?} has {each} bytes")));
+        let (each, pool) = (self.of.page_len as usize, self.of.pages.lock());
+        let mut parts = Vec::with_capacity(2);
+        let mut left = len / each;
+        while left > 0 {
+            let page = pool.alloc_run(left.try_into().unwrap_or(u32::MAX))?;
+            left -= page.pages() as usize;
+            let bytes = page.len();
+            let part = Part::new(page, 0, bytes);
+            parts.push(part.unwrap_or_else(|page| unreachable!("all of {page:?}")));
         }
         if !len.is_multiple_of(each) {
-            parts.push(pages.alloc_piece((len % each) as u32)?.into());
+            parts.push(pool.alloc_piece((len % each) as u32)?.into());
         }
         Ok(parts)
     }
 
-    /// Takes parts back that were drawn and not used: pages go out again as the first ones.
-    pub fn give_back(&self, parts: Vec<Part>) {
-        let pages = self.of.pages.lock();
-        // The last of them goes out first.
-        let whole = parts.into_iter().rev().filter(|part| !part.was_piece());
-        whole.for_each(|part| pages.recycle(part.into_page()));
+    /// Keeps the first `len` bytes of `parts`, which are as they were drawn ([`DeviceMemory::alloc`]), in whole pages. Pages behind them are free at once.
+    pub fn trim(&self, parts: &mut Vec<Part>, len: usize) {
+        let mut left = len;
+        parts.retain_mut(|part| {
+            let keep = part.len().min(left);
+            left -= keep;
+            if keep > 0 && keep < part.len() {
+                part.keep_front(keep);
+            }
+            keep > 0
+        });
     }
 
-    /// All of its pages, in order: page `i` lies at `i` times [`DeviceMemory::page_len`].
+    /// All of its pages, in order, in runs: each begins where the one before ends.
     ///
     /// # Errors
     ///
     /// [`AllocError`], where somebody has some of them; then none is taken.
     pub fn alloc_all(&self) -> Result<Vec<Page>, AllocError> {
         let pool = self.of.pages.lock();
-        let pages: Result<Vec<Page>, AllocError> = (0..self.of.limit).map(|_| pool.alloc()).collect();
-        let mut pages = pages?;
+        let (mut pages, mut left) = (Vec::new(), self.of.limit);
+        while left > 0 {
+            let page = pool.alloc_run(left)?;
+            left -= page.pages();
+            pages.push(page);
+        }
         pages.sort_unstable_by_key(Page::index);
         Ok(pages)
     }
@@ -179,7 +185,7 @@ impl DeviceMemory {
     /// Where byte `offset` of `page` lies; None for another memory's.
     pub fn place_of(&self, page: &Page, offset: usize) -> Option<u64> {
         let here = page.pool_id() == self.id();
-        here.then(|| u64::from(page.index()) * u64::from(self.of.page_len) + offset as u64)
+        here.then(|| page.place() + offset as u64)
     }
 
     /// Copies `from`, one slice after the other, to place `at`.
@@ -273,7 +279,7 @@ impl Page {
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) -> Result<(), CopyError> {
         let foreign = CopyError::Foreign { pool_id: self.pool_id() };
         let device = self.provider().as_device().ok_or(foreign)?;
-        device.read_at(u64::from(self.index()) * self.len() as u64 + offset as u64, into)
+        device.read_at(self.place() + offset as u64, into)
     }
 
     /// Waits until what was submitted to its device before is there: for who hands the page's place to others that look at the device's memory
@@ -301,12 +307,12 @@ mod tests {
         let memory = DeviceMemory::opaque(3, DeviceId(1)).unwrap();
         memory.write_at(4090, &[IoSlice::new(b"hello device")]).unwrap();
         let pages = memory.alloc_all().unwrap();
-        assert_eq!(pages.iter().map(Page::index).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(pages.iter().map(|page| (page.place(), page.len())).collect::<Vec<_>>(), [(0, 12288)]);
         assert_eq!(memory.free(), 0);
         let mut bytes = [0; 12];
         pages[0].copy_out(4090, &mut bytes).unwrap();
         assert_eq!(&bytes, b"hello device");
-        assert!(matches!(pages[2].copy_out(4090, &mut bytes), Err(CopyError::Outside { .. })));
+        assert!(matches!(pages[0].copy_out(12_282, &mut bytes), Err(CopyError::Outside { .. })));
         assert_eq!(memory.copied(), Copied { into: 12, out: 12 });
         let host = PagePool::new(PoolConfig::new().limit(1), crate::provider::Heap::new()).unwrap();
         assert!(matches!(host.alloc().unwrap().copy_out(0, &mut bytes), Err(CopyError::Foreign { .. })));
@@ -336,20 +342,82 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_come_out_as_neighbours_however_they_came_home() {
+    fn neighbours_come_out_as_one_however_they_came_home() {
         let memory = DeviceMemory::opaque(64, DeviceId(1)).unwrap();
-        let places =
-            |parts: &[Part]| parts.iter().map(|part| memory.place(part).unwrap()).collect::<Vec<_>>();
-        let in_order: Vec<u64> = (0..64).map(|page| page * 4096).collect();
+        let places = |parts: &[Part]| {
+            parts.iter().map(|part| (memory.place(part).unwrap(), part.len())).collect::<Vec<_>>()
+        };
         for turn in 0..3 {
-            let mut parts = memory.alloc(64 * 4096).unwrap();
-            assert_eq!(places(&parts), in_order, "turn {turn}");
+            let mut ones: Vec<Part> = (0..64).flat_map(|_| memory.alloc(4096).unwrap()).collect();
+            let in_order: Vec<_> = (0..64).map(|page| (page * 4096, 4096)).collect();
+            assert_eq!(places(&ones), in_order, "turn {turn}");
             if turn == 1 {
-                parts.reverse();
+                ones.reverse();
             }
-            // One by one, from the front: a program gives tokens back in the order in which it got them.
-            parts.into_iter().for_each(drop);
+            ones.into_iter().for_each(drop);
+            // The longest run, and the rest.
+            assert_eq!(places(&memory.alloc(64 * 4096).unwrap()), [(0, 48 * 4096), (48 * 4096, 16 * 4096)]);
+            assert_eq!(memory.free(), memory.len());
         }
+        // A run of 16 as long as there is one; then what there is.
+        let mut runs: Vec<_> = (0..4).map(|_| memory.alloc(16 * 4096).unwrap()).collect();
+        assert_eq!(places(&runs.concat()), [0, 16, 32, 48].map(|page| (page * 4096, 16 * 4096)));
+        assert!(memory.alloc(4096).is_err());
+        runs.remove(1);
+        let one = memory.alloc(4096).unwrap();
+        assert_eq!(places(&one), [(16 * 4096, 4096)]);
+        assert_eq!(
+            places(&memory.alloc(15 * 4096).unwrap()),
+            [(17 * 4096, 15 * 4096)],
+            "{:?}",
+            memory.stats()
+        );
+        assert!(memory.alloc(16 * 4096).is_err());
+        assert_eq!(memory.free(), 15 * 4096, "nothing is taken then");
+    }
+
+    #[test]
+    fn what_is_trimmed_is_free_and_what_is_kept_stays() {
+        let memory = DeviceMemory::opaque(96, DeviceId(1)).unwrap();
+        for (len, keep) in [(65536, 1), (65536, 4096), (65536, 4097), (65536, 65536), (300_000, 270_001)] {
+            let mut parts = memory.alloc(len).unwrap();
+            memory.trim(&mut parts, keep);
+            assert_eq!(parts.iter().map(Part::len).sum::<usize>(), keep);
+            let pages = parts.iter().map(|part| part.page().len()).sum::<usize>();
+            assert!(pages >= keep && pages < keep + 4096 + 4096, "{pages} for {keep}");
+            assert!(memory.free() >= memory.len() - pages as u64 - 4096);
+            memory.trim(&mut parts, 0);
+            assert!(parts.is_empty());
+        }
+        assert!(memory.free() + 4096 >= memory.len(), "all but what small pieces are cut from");
+    }
+
+    #[test]
+    fn runs_come_home_from_any_thread_and_after_the_memory_is_gone() {
+        let memory = DeviceMemory::opaque(192, DeviceId(1)).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4_usize {
+                let memory = &memory;
+                scope.spawn(move || {
+                    let mut held = std::collections::VecDeque::new();
+                    for turn in 0..2000_usize {
+                        let len = 4096 * (1 + (turn * 7 + thread) % 16);
+                        if let Ok(parts) = memory.alloc(len) {
+                            assert_eq!(parts.iter().map(Part::len).sum::<usize>(), len);
+                            held.push_back(parts);
+                        }
+                        if held.len() > 2 {
+                            held.pop_front();
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(memory.free(), memory.len());
+        let held = memory.alloc_all().unwrap();
+        drop(memory);
+        // The last one frees the pool.
+        std::thread::scope(|scope| held.into_iter().for_each(|page| drop(scope.spawn(move || drop(page)))));
     }
 
     #[test]

@@ -52,6 +52,7 @@ pub mod provider;
 mod region;
 mod reservoir;
 mod ring;
+mod runs;
 mod shared;
 mod shares;
 mod stats;

@@ -6,6 +6,7 @@ use crate::pool::PagePool;
 use crate::provider::{About, Batch, LentPages, MemoryProvider, Need, ProviderError};
 use crate::reservoir::{CommonPool, Pages, Reservoir};
 use crate::ring::{Push, Ring};
+use crate::runs::Runs;
 use crate::{Page, PoolConfig};
 use loom::sync::Arc as LoomArc;
 use loom::thread;
@@ -116,6 +117,65 @@ fn a_full_ring_refuses_and_its_next_lap_is_told_from_the_last() {
             Push::Done => assert_eq!(seen, [5, 6]),
             Push::Full => assert_eq!(seen, [5]),
             Push::Closed => panic!("nobody closed it"),
+        }
+    });
+}
+
+/// What was written to pages before they came home is seen by who takes them, and none is taken twice.
+#[test]
+fn runs_that_come_home_are_taken_once_with_what_was_written() {
+    loom::model(|| {
+        let runs = LoomArc::new(Runs::new(8));
+        let bytes = LoomArc::new([const { () }; 2].map(|()| loom::cell::UnsafeCell::new(0_u32)));
+        let come: Vec<_> = [(0, 3), (3, 2)]
+            .into_iter()
+            .enumerate()
+            .map(|(at, (first, pages))| {
+                let (runs, bytes) = (runs.clone(), bytes.clone());
+                thread::spawn(move || {
+                    // SAFETY: the run is this thread's until it is home.
+                    bytes[at].with_mut(|byte| unsafe { *byte = first + 1 });
+                    runs.count(pages);
+                    assert!(runs.put(first, pages));
+                })
+            })
+            .collect();
+        let mut taken = 0;
+        while let Some((first, pages)) = runs.take(5) {
+            for at in [0, 1] {
+                let (begin, len) = [(0, 3), (3, 2)][at];
+                if first < begin + len && begin < first + pages {
+                    // SAFETY: it has come home, and is the owner's now.
+                    bytes[at].with(|byte| assert_eq!(unsafe { *byte }, begin + 1));
+                }
+            }
+            taken += pages;
+        }
+        come.into_iter().for_each(|thread| thread.join().unwrap());
+        while let Some((_, pages)) = runs.take(5) {
+            taken += pages;
+        }
+        assert_eq!((taken, runs.home()), (5, 0));
+    });
+}
+
+/// Who brings pages home while the pool goes gives them to the provider, or the pool does; one of the two.
+#[test]
+fn runs_that_come_home_to_a_pool_that_goes_are_released_once() {
+    loom::model(|| {
+        let runs = LoomArc::new(Runs::new(8));
+        let comes = {
+            let runs = runs.clone();
+            thread::spawn(move || {
+                runs.count(3);
+                runs.put(1, 3)
+            })
+        };
+        let mut closed = Vec::new();
+        runs.close(|page| closed.push(page));
+        match comes.join().unwrap() {
+            true => assert_eq!(closed, [1, 2, 3]),
+            false => assert!(closed.is_empty()),
         }
     });
 }

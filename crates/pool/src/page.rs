@@ -102,14 +102,38 @@ impl Page {
     #[allow(clippy::len_without_is_empty, reason = "no page is empty")]
     #[inline]
     pub fn len(&self) -> usize {
-        self.desc().len as usize
+        // Relaxed: it was set before there was a reference but one, and ours comes from that.
+        self.desc().len.load(Ordering::Relaxed) as usize
     }
 
-    /// The page's number in its pool's area: it lies `index * len` bytes from the area's beginning.
+    /// The page's number in its pool's area, of a run its first page's: it lies at [`Page::place`].
     #[inline]
     pub fn index(&self) -> u32 {
         // Relaxed: it was set before there was a reference, and ours comes from that one.
         self.desc().place.load(Ordering::Relaxed)
+    }
+
+    /// Where it begins in its pool's area, in bytes.
+    #[inline]
+    pub fn place(&self) -> u64 {
+        u64::from(self.index()) * self.shared().page_len()
+    }
+
+    /// Keeps its first `pages` pages of those that it is a run of. The others come home. It is the only reference.
+    pub(crate) fn shorten(&mut self, pages: u32) {
+        let (desc, shared) = (self.desc(), self.shared());
+        let has = self.pages();
+        debug_assert!(self.is_unique() && (1..=has).contains(&pages), "{pages} of {self:?}");
+        if pages < has {
+            desc.len.store(pages * shared.page_len() as u32, Ordering::Relaxed);
+            // SAFETY: they were this run's, and no one's from now on. The pool lives, as the page does.
+            unsafe { shared::put_run(desc.shared, desc.index + pages, has - pages) }
+        }
+    }
+
+    /// How many pages of the pool's it is: more than one of a run.
+    pub(crate) fn pages(&self) -> u32 {
+        (self.len() as u64 / self.shared().page_len()) as u32
     }
 
     /// Who gave the pool its memory.
@@ -172,7 +196,7 @@ impl Page {
         // - another reference can be written through only while it is the only one, and there is this one; pieces can
         //   be written only of a page that is cut, which this one is not, and will not be while it has a reference.
         (!desc.base.is_null() && !self.is_cut())
-            .then(|| unsafe { std::slice::from_raw_parts(desc.base.cast_const(), desc.len as usize) })
+            .then(|| unsafe { std::slice::from_raw_parts(desc.base.cast_const(), self.len()) })
     }
 
     /// The bytes to be written: host memory, and only while this is the only reference.
@@ -184,7 +208,7 @@ impl Page {
         // SAFETY: as in `bytes`; and as this is the only reference, borrowed mutably for as long as the slice is, no
         // other slice of the bytes is there and none comes.
         (unique && !desc.base.is_null())
-            .then(|| unsafe { std::slice::from_raw_parts_mut(desc.base, desc.len as usize) })
+            .then(|| unsafe { std::slice::from_raw_parts_mut(desc.base, self.len()) })
     }
 
     /// A view of `len` bytes from `offset`, for the kernel to read and for copies: host memory and a peer's. One of
@@ -194,7 +218,7 @@ impl Page {
     #[doc(hidden)]
     pub fn span(&self, offset: usize, len: usize) -> Option<Span<'_>> {
         let desc = self.desc();
-        if offset > desc.len as usize || len > desc.len as usize - offset {
+        if offset > self.len() || len > self.len() - offset {
             return None;
         }
         if !desc.base.is_null() {
@@ -204,10 +228,10 @@ impl Page {
         }
         match &self.shared().area.0 {
             Memory::Peer { mapping, offset: start, .. } => {
-                Some(mapping.span(start + desc.index as usize * desc.len as usize + offset, len))
+                Some(mapping.span(start + desc.index as usize * self.len() + offset, len))
             }
             Memory::Lent { mapping, .. } => {
-                Some(mapping.span(self.index() as usize * desc.len as usize + offset, len))
+                Some(mapping.span(self.index() as usize * self.len() + offset, len))
             }
             Memory::Host(_) | Memory::Device { .. } => None,
         }

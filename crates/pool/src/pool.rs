@@ -9,6 +9,7 @@ use crate::netmem::Netmem;
 use crate::page::{Page, Tagged};
 use crate::provider::{About, Batch, MemoryProvider};
 use crate::region::Region;
+use crate::runs::{LONGEST, Runs};
 use crate::shared::{self, Shared};
 use crate::shares::{Piece, Shares};
 use crate::stats::Stats;
@@ -83,11 +84,68 @@ impl PagePool {
         }
     }
 
+    /// Up to `pages` neighbours as one page, at least one: as many as lie together. One, where pages do not go out as runs.
+    ///
+    /// # Errors
+    ///
+    /// As [`PagePool::alloc`].
+    pub(crate) fn alloc_run(&self, pages: u32) -> Result<Page, AllocError> {
+        match &self.shared().runs {
+            Some(runs) => self.draw(runs, pages),
+            None => self.alloc(),
+        }
+    }
+
+    /// Out of those that are home, and as long as there are no such neighbours, of those that the provider gives.
+    fn draw(&self, runs: &Runs, pages: u32) -> Result<Page, AllocError> {
+        let (shared, pages) = (self.shared(), pages.clamp(1, LONGEST));
+        let (first, pages) = loop {
+            if let Some(first) = runs.take_all(pages) {
+                break (first, pages);
+            }
+            let refused = match shared.in_flight() < shared.limit {
+                true => {
+                    bump(&shared.counts.empty, 1);
+                    let mut fresh = [0; BULK];
+                    match self.ask_provider(&mut fresh) {
+                        Ok(count) => {
+                            bump(&shared.counts.slow, 1);
+                            for &page in &fresh[..count] {
+                                // SAFETY: it was just claimed, and nobody has it.
+                                unsafe { shared::put_run(self.shared, page, 1) }
+                            }
+                            continue;
+                        }
+                        Err(error) => Some(error),
+                    }
+                }
+                false => None,
+            };
+            match runs.take(pages) {
+                Some(found) => break found,
+                None => {
+                    bump(&shared.counts.exhausted, u64::from(refused.is_none()));
+                    return Err(refused.unwrap_or(AllocError::Exhausted { limit: shared.limit }));
+                }
+            }
+        };
+        let page = shared.tagged(first);
+        // SAFETY: they were home, so each has one reference, which is nobody's: the first one's is now the caller's, and the others go with it.
+        unsafe {
+            // Relaxed: ours alone; who gets a reference later gets it from this one.
+            page.desc().as_ref().len.store(pages * shared.page_len() as u32, Ordering::Relaxed);
+            Ok(Page::from_tagged(page))
+        }
+    }
+
     #[cold]
     #[inline(never)]
     #[track_caller]
     fn alloc_slow(&self) -> Result<Page, AllocError> {
         let shared = self.shared();
+        if let Some(runs) = &shared.runs {
+            return self.draw(runs, 1);
+        }
         if shared.debug.is_some() {
             return self.alloc_watched();
         }
@@ -315,6 +373,9 @@ impl Drop for PagePool {
                 Shared::release(page);
             }
             shared.ring.close(|index| Shared::release(shared.tagged(index)));
+            if let Some(runs) = &shared.runs {
+                runs.close(|index| Shared::release(shared.tagged(index)));
+            }
             for index in self.damaged.take() {
                 Shared::release(shared.tagged(index));
             }

@@ -1,7 +1,7 @@
 //! What a pool's handle and its pages hold together, and the way of a page home.
 
 use crate::cache::{Cache, bump};
-use crate::config::PoolConfig;
+use crate::config::{BASE_LEN, PoolConfig};
 use crate::debug::{self, Histories, What};
 use crate::desc::{AWAY, Desc, MARKS, REF, REFS, WATCHED};
 use crate::error::{Damage, Lie, OpenError, ReturnError};
@@ -10,6 +10,7 @@ use crate::netmem::Netmem;
 use crate::page::{Page, Tagged};
 use crate::provider::{MemoryProvider, Need};
 use crate::ring::{Push, Ring};
+use crate::runs::Runs;
 use crate::stats::{AllocStats, RecycleStats, Stats, TroubleStats};
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::ptr::NonNull;
@@ -54,6 +55,8 @@ pub(crate) struct Shared {
     descs: NonNull<Desc>,
     pub order: u8,
     pub debug: Option<Histories>,
+    /// The free pages, where they go out as runs: then there are none in cache and ring.
+    pub runs: Option<Runs>,
     pub trouble: Trouble,
     pub counts: Counts,
 }
@@ -123,6 +126,7 @@ impl Shared {
             descs: NonNull::dangling(),
             order: config.order,
             debug: config.debug.then(|| Histories::of(limit)),
+            runs: (config.runs && !config.debug && base.is_null()).then(|| Runs::new(limit)),
             trouble: Trouble::default(),
             counts: Counts::default(),
         })));
@@ -131,7 +135,7 @@ impl Shared {
             shared,
             // Null stays null: a page of other memory has no address.
             base: if base.is_null() { base } else { base.wrapping_add(index as usize * page_len as usize) },
-            len: page_len,
+            len: AtomicU32::new(page_len),
             index,
             place: AtomicU32::new(index),
             tokens: AtomicU32::new(0),
@@ -152,6 +156,12 @@ impl Shared {
         // SAFETY: `descs` has `limit` entries, and no other number gets here: `claim` and `take_back` check.
         let desc = unsafe { self.descs.add(index as usize) };
         Tagged::new(desc, self.area.device_id().is_some())
+    }
+
+    /// Bytes of a page.
+    #[inline]
+    pub fn page_len(&self) -> u64 {
+        (BASE_LEN as u64) << self.order
     }
 
     /// What [`Desc::refs`] is while a page lies with the provider.
@@ -337,7 +347,7 @@ impl Shared {
             },
             in_flight: u64::from(self.in_flight()),
             in_cache,
-            in_ring,
+            in_ring: in_ring + self.runs.as_ref().map_or(0, Runs::home),
         }
     }
 }
@@ -429,7 +439,7 @@ impl Shared {
     unsafe fn free_bytes<'a>(desc: NonNull<Desc>) -> Option<&'a mut [u8]> {
         // SAFETY: `base` and `len` are those of the page, see `Page::bytes`.
         unsafe {
-            let (base, len) = ((*desc.as_ptr()).base, (*desc.as_ptr()).len);
+            let (base, len) = ((*desc.as_ptr()).base, (*desc.as_ptr()).len.load(Ordering::Relaxed));
             (!base.is_null()).then(|| std::slice::from_raw_parts_mut(base, len as usize))
         }
     }
@@ -496,6 +506,12 @@ pub(crate) unsafe fn put_cached(shared: NonNull<Shared>, page: Tagged) {
 pub(crate) unsafe fn put_ring(shared: NonNull<Shared>, page: Tagged) {
     // SAFETY: the page keeps pool and descriptor alive as long as it is not in the ring.
     unsafe {
+        if (*shared.as_ptr()).runs.is_some() {
+            let desc = page.desc().as_ptr();
+            // Relaxed: the only reference is ours.
+            let len = (*desc).len.load(Ordering::Relaxed);
+            return put_run(shared, (*desc).index, (u64::from(len) / (*shared.as_ptr()).page_len()) as u32);
+        }
         match Ring::push(&raw const (*shared.as_ptr()).ring, (*page.desc().as_ptr()).index) {
             Push::Done => {}
             Push::Full => {
@@ -503,6 +519,25 @@ pub(crate) unsafe fn put_ring(shared: NonNull<Shared>, page: Tagged) {
                 Shared::release(page);
             }
             Push::Closed => Shared::release(page),
+        }
+    }
+}
+
+/// Brings home `pages` pages from number `first` on, of a pool whose pages go out as runs.
+///
+/// # Safety
+///
+/// The pool lives. Each of them is claimed, and has no reference but one that is the caller's, and gone.
+pub(crate) unsafe fn put_run(shared: NonNull<Shared>, first: u32, pages: u32) {
+    // SAFETY: a page that is claimed keeps the pool alive until it is released, or is home: after that nothing of the pool is touched.
+    unsafe {
+        let Some(runs) = &(*shared.as_ptr()).runs else { unreachable!("such a pool has runs") };
+        runs.count(pages);
+        if !runs.put(first, pages) {
+            // The last one may free the pool.
+            for page in first..first + pages {
+                Shared::release((*shared.as_ptr()).tagged(page));
+            }
         }
     }
 }

@@ -52,6 +52,11 @@ pub enum Event {
         /// Its descriptor.
         result: Result<OwnedFd, Errno>,
     },
+    /// There is something to be received, or the request to tell so is over ([`Ring::readable`](crate::Ring::readable)).
+    Readable {
+        /// The caller's name for it.
+        token: u64,
+    },
     /// A connection is made, or could not be.
     Connected {
         /// The caller's name for it.

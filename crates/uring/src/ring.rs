@@ -235,6 +235,13 @@ impl Ring {
         self.begin(Request { token, _fd: Arc::clone(fd), work: Work::Receive }, entry)
     }
 
+    /// Tells once when there is something to be received, by an [`Event::Readable`].
+    pub fn readable(&mut self, fd: &Arc<OwnedFd>, token: u64) -> Key {
+        let what = (libc::POLLIN | libc::POLLRDHUP) as u32;
+        let entry = opcode::PollAdd::new(Fd(fd.as_raw_fd()), what).build();
+        self.begin(Request { token, _fd: Arc::clone(fd), work: Work::Readable }, entry)
+    }
+
     /// Accepts one connection.
     pub fn accept(&mut self, fd: &Arc<OwnedFd>, token: u64) -> Key {
         let (none, raw) = (std::ptr::null_mut(), Fd(fd.as_raw_fd()));
@@ -381,6 +388,10 @@ impl Ring {
                 // SAFETY: the kernel has just made the descriptor for this request; nobody else knows of it.
                 let result = outcome.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) });
                 self.events.push_back(Event::Accepted { token, result });
+            }
+            Work::Readable => {
+                self.table.remove(key);
+                self.events.push_back(Event::Readable { token });
             }
             Work::Connect(_) => {
                 self.table.remove(key);

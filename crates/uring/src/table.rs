@@ -23,6 +23,7 @@ pub(crate) struct Request {
 pub(crate) enum Work {
     Send(Box<Sending>),
     Receive,
+    Readable,
     Accept,
     /// The address is only held.
     Connect(#[expect(dead_code, reason = "the kernel reads it")] Box<SocketAddrAny>),

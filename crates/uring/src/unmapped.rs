@@ -32,7 +32,12 @@ pub struct Unmapped {
     /// Invariant: the kernel uses it within calls alone.
     front: Mapping,
     len: usize,
+    /// Where a request's bytes lie, as the kernel has it; kept for the next one.
+    parts: Vec<libc::iovec>,
 }
+
+// SAFETY: the addresses in `parts` are numbers for the kernel, and of no use between calls; all else is Send.
+unsafe impl Send for Unmapped {}
 
 impl Unmapped {
     /// Of the first `len` bytes of `file`, a memfd of that size, at most 1 GiB less 64 KiB. All its pages are there from then on.
@@ -57,7 +62,7 @@ impl Unmapped {
         let registered = unsafe { ring.submitter().register_buffers(&[all]) };
         registered.map_err(|error| Refused::Registered(errno(&error)))?;
         let front = whole.cut(FRONT).map_err(Refused::Registered)?;
-        Ok(Unmapped { ring, front, len })
+        Ok(Unmapped { ring, front, len, parts: Vec::with_capacity(MOST_PLACES + 1) })
     }
 
     /// Reads what `from` has now, without waiting: up to `front` bytes to the host's memory, and what follows to `places` of the file, each a
@@ -66,17 +71,17 @@ impl Unmapped {
     /// # Errors
     ///
     /// What readv(2) says: EAGAIN while there is nothing; EOPNOTSUPP for a descriptor that cannot be read without waiting. EFAULT for places that
-    /// are not in the file. EINVAL for none in front, for more than 64 KiB there, and for more than [`MOST_PLACES`].
+    /// are not in the file. EINVAL for no bytes at all, for more than 64 KiB in front, and for more than [`MOST_PLACES`].
     pub fn read(
         &mut self,
         from: impl AsFd,
         front: usize,
         places: &[(u64, usize)],
     ) -> Result<(usize, &[u8]), Errno> {
-        let parts = self.parts(front, places)?;
-        let (fd, count) = (Fd(from.as_fd().as_raw_fd()), places.len() as u32 + 1);
-        let entry = opcode::ReadvFixed::new(fd, parts.as_ptr(), count, 0).offset(HERE).rw_flags(NOWAIT);
-        // SAFETY: `parts` and the descriptor outlive the call. The front is written, of which no slice is left (`&mut self`), and pages that nothing maps.
+        self.note(front, places)?;
+        let (fd, count) = (Fd(from.as_fd().as_raw_fd()), self.parts.len() as u32);
+        let entry = opcode::ReadvFixed::new(fd, self.parts.as_ptr(), count, 0).offset(HERE).rw_flags(NOWAIT);
+        // SAFETY: `self.parts` is left alone during the call, which the descriptor outlives. The front is written, of which no slice is left (`&mut self`), and pages that nothing maps.
         let came = unsafe { self.run(&entry.build())? };
         // SAFETY: so many bytes are mapped, and initialised, as fresh memory is. Nobody writes them while the slice lives: the request is over, the next
         // one takes `&mut self`, and a child of this process has a copy of its own.
@@ -90,38 +95,42 @@ impl Unmapped {
     ///
     /// What writev(2) says: EAGAIN while there is no room. As [`Unmapped::read`].
     pub fn write(&mut self, to: impl AsFd, front: &[&[u8]], places: &[(u64, usize)]) -> Result<usize, Errno> {
-        let parts = self.parts(front.iter().map(|slice| slice.len()).sum(), places)?;
+        self.note(front.iter().map(|slice| slice.len()).sum(), places)?;
         let mut at = self.front.base().as_ptr();
         for slice in front {
-            // SAFETY: `parts` has seen that all of them fit in front. Nobody else uses it: between calls the kernel does not, and there is no slice of
+            // SAFETY: `note` has seen that all of them fit in front. Nobody else uses it: between calls the kernel does not, and there is no slice of
             // it left (`&mut self`).
             at = unsafe {
                 at.copy_from_nonoverlapping(slice.as_ptr(), slice.len());
                 at.add(slice.len())
             };
         }
-        let (fd, count) = (Fd(to.as_fd().as_raw_fd()), places.len() as u32 + 1);
-        let entry = opcode::WritevFixed::new(fd, parts.as_ptr(), count, 0).offset(HERE).rw_flags(NOWAIT);
-        // SAFETY: `parts` and the descriptor outlive the call. The kernel only reads.
+        let (fd, count) = (Fd(to.as_fd().as_raw_fd()), self.parts.len() as u32);
+        let entry = opcode::WritevFixed::new(fd, self.parts.as_ptr(), count, 0).offset(HERE).rw_flags(NOWAIT);
+        // SAFETY: `self.parts` is left alone during the call, which the descriptor outlives. The kernel only reads.
         unsafe { self.run(&entry.build()) }
     }
 
-    /// So many bytes in front, and these places, as the kernel has them.
-    fn parts(&self, front: usize, places: &[(u64, usize)]) -> Result<[libc::iovec; MOST_PLACES + 1], Errno> {
-        if front == 0 || front > FRONT || places.len() > MOST_PLACES {
+    /// Notes so many bytes in front, if there are any, and these places, as the kernel has them.
+    fn note(&mut self, front: usize, places: &[(u64, usize)]) -> Result<(), Errno> {
+        if front > FRONT || places.len() > MOST_PLACES || (front == 0 && places.is_empty()) {
             return Err(Errno::INVAL);
         }
         let base = self.front.base().as_ptr();
-        let mut parts = [libc::iovec { iov_base: base.cast(), iov_len: front }; MOST_PLACES + 1];
-        for (part, (at, len)) in parts[1..].iter_mut().zip(places) {
+        self.parts.clear();
+        if front > 0 {
+            self.parts.push(libc::iovec { iov_base: base.cast(), iov_len: front });
+        }
+        for (at, len) in places {
             let end = usize::try_from(*at).ok().and_then(|at| at.checked_add(*len));
             if *len == 0 || end.is_none_or(|end| end > self.len) {
                 return Err(Errno::FAULT);
             }
             // A number for the kernel, no address.
-            *part = libc::iovec { iov_base: base.wrapping_add(FRONT + *at as usize).cast(), iov_len: *len };
+            let iov_base = base.wrapping_add(FRONT + *at as usize).cast();
+            self.parts.push(libc::iovec { iov_base, iov_len: *len });
         }
-        Ok(parts)
+        Ok(())
     }
 
     /// Makes a request, and waits until it is over. When this returns nothing is under way.
@@ -140,7 +149,10 @@ impl Unmapped {
             if let Some(entry) = self.ring.completion().next() {
                 break entry.result();
             }
-            match self.ring.submit_and_wait(1).map_err(|error| errno(&error)) {
+            // What does not wait is over when it has been handed over; a wait that is not needed has its price.
+            let handed_over = self.ring.submission().is_empty();
+            let entered = if handed_over { self.ring.submit_and_wait(1) } else { self.ring.submit() };
+            match entered.map_err(|error| errno(&error)) {
                 Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
                 Err(errno) if !self.ring.submission().is_empty() => return Err(errno),
                 // What the kernel has taken ends, and is waited for.
@@ -230,7 +242,7 @@ mod tests {
         let wanted = [b"virtiohead", &data[8191..8194], &data[5..4101], &data[LEN - 1..]].concat();
         assert!(got[..4110] == wanted);
         assert_eq!(unmapped.write(&near, &[b"!"], &[(LEN as u64, 1)]), Err(Errno::FAULT));
-        assert_eq!(unmapped.write(&near, &[], &places), Err(Errno::INVAL));
+        assert_eq!(unmapped.write(&near, &[], &[]), Err(Errno::INVAL));
         // Until there is no room; nothing of it is taken then.
         let mut sent = 0;
         while unmapped

@@ -46,7 +46,9 @@ pub fn over_tap(job: &Value) -> Result<Value> {
         true => {
             let namespace = plan.engines.as_deref().context("the kernel has no namespace")?;
             Namespace::open(namespace)?.enter().context("entering the engine's namespace")?;
-            (Stack::builder().transport(Transport::Kernel).build()?, SocketAddr::new(ENGINE.into(), 0))
+            // One that the round before has not left in TIME-WAIT.
+            let port = PORT + (std::process::id() % 20_000) as u16;
+            (Stack::builder().transport(Transport::Kernel).build()?, SocketAddr::new(ENGINE.into(), port))
         }
         false => {
             let tap = plan.peers()?.run(|| Tap::open(TapConfig::new(&plan.device)))??;
@@ -54,12 +56,9 @@ pub fn over_tap(job: &Value) -> Result<Value> {
         }
     };
     let engine = Engine::new(&job, &stack, local)?;
-    let stream = match job.kernel {
-        true => Stream::connect(&stack, plan.address(0).into()),
-        false => Stream::connect_from(&stack, local, plan.address(0).into()),
-    };
+    let stream = Stream::connect_from(&stack, local, plan.address(0).into());
     let (figures, copies) = engine.go(stream.context("connecting")?, plan)?;
-    Ok(with(figures, json!({"copies": copies, "says": says(&stack)})))
+    Ok(with(figures, json!({"copies": copies, "says": engine.says(&stack)})))
 }
 
 /// Both ends in this process, of which the one with the device receives.
@@ -83,22 +82,7 @@ pub fn over_pair(job: &Value) -> Result<Value> {
         sending.join().map_err(|_| anyhow!("the sending thread panicked"))??;
         received
     })?;
-    Ok(with(figures, json!({"copies": copies, "says": says(&far)})))
-}
-
-fn says(stack: &Stack) -> String {
-    match stack.queue_stats(1) {
-        Some(stats) if stats.placed > 0 => format!(
-            "{} bytes placed in {} packets of {} bytes, {:.1} % of them landed there, {:.3} s/GB for the others, {} dropped for want of a page",
-            stats.placed_bytes,
-            stats.placed,
-            stats.placed_bytes / stats.placed,
-            100.0 * stats.landed_bytes as f64 / stats.placed_bytes as f64,
-            stats.placing_ns as f64 / (stats.placed_bytes - stats.landed_bytes).max(1) as f64,
-            stats.starved
-        ),
-        _ => "nothing placed".to_owned(),
-    }
+    Ok(with(figures, json!({"copies": copies, "says": engine.says(&far)})))
 }
 
 fn stack(plan: &Plan, tap: Tap, address: std::net::Ipv4Addr, mac: Mac) -> Result<Stack> {
@@ -115,8 +99,7 @@ fn stack(plan: &Plan, tap: Tap, address: std::net::Ipv4Addr, mac: Mac) -> Result
 struct Engine {
     how: How,
     memory: DeviceMemory,
-    /// Held while it is bound.
-    _bound: Option<Binding>,
+    bound: Option<Binding>,
     tx: Option<TxBinding>,
 }
 
@@ -147,7 +130,35 @@ impl Engine {
             (How::Device, _) => tx = Some(stack.bind_tx(&memory)?),
             _ => {}
         }
-        Ok(Engine { how, memory, _bound: bound, tx })
+        Ok(Engine { how, memory, bound, tx })
+    }
+
+    /// What was done with payload, and by which way.
+    fn says(&self, stack: &Stack) -> String {
+        if let Some(tx) = &self.tx {
+            let counters = stack.link_counters();
+            let of =
+                |name| counters.iter().find(|(counter, _)| *counter == name).map_or(0, |(_, value)| *value);
+            return format!(
+                "sent {}: {} bytes gathered there, {} staged, {} packets",
+                tx.path(),
+                of("gathered_bytes"),
+                of("staged_bytes"),
+                of("transmitted")
+            );
+        }
+        let Some(bound) = &self.bound else { return "no memory is bound".to_owned() };
+        let stats = stack.queue_stats(1).unwrap_or_default();
+        format!(
+            "placed {}: {} bytes in {} pieces of {}, {:.1} % of them landed there, {:.3} s/GB for the others, {} dropped for want of a page",
+            bound.path(),
+            stats.placed_bytes,
+            stats.placed,
+            stats.placed_bytes / stats.placed.max(1),
+            100.0 * stats.landed_bytes as f64 / stats.placed_bytes.max(1) as f64,
+            stats.placing_ns as f64 / (stats.placed_bytes - stats.landed_bytes).max(1) as f64,
+            stats.starved
+        )
     }
 
     /// Runs it; gives the figures, and how often the socket says that this program copied each byte.
@@ -157,7 +168,7 @@ impl Engine {
         let figures = match self.how {
             How::Device => {
                 let (memory, tx) = (&self.memory, self.tx.as_ref());
-                load::go(vec![Device { stream, memory, tx, at: 0 }], plan, true)?
+                load::go(vec![Device { stream, memory, tx }], plan, true)?
             }
             How::Host => load::go(vec![Host { pages: pages(plan)?, stream }], plan, true)?,
             How::Copy => load::go(
@@ -191,26 +202,21 @@ struct Device<'a> {
     stream: Stream,
     memory: &'a DeviceMemory,
     tx: Option<&'a TxBinding>,
-    /// Where the next piece lies that is sent.
-    at: u64,
 }
 
 impl End for Device<'_> {
     fn send_all(&mut self, bytes: &[u8]) -> Result<()> {
         let tx = self.tx.context("no memory is bound to be sent from")?;
         let len = bytes.len() as u64;
-        if self.at + len > self.memory.len() {
-            self.at = 0;
-        }
         // (To be compared by the peer; when it is timed, what is there is sent.)
         if is_compared(bytes) {
             // Nothing that is under way is written to.
-            self.memory.write_at(self.at, &[IoSlice::new(bytes)])?;
-            self.stream.send_device(tx, &[TxRange { offset: self.at, len }])?.wait();
+            self.memory.write_at(0, &[IoSlice::new(bytes)])?;
+            self.stream.send_device(tx, &[TxRange { offset: 0, len }])?.wait();
             return Ok(());
         }
-        drop(self.stream.send_device(tx, &[TxRange { offset: self.at, len }])?);
-        self.at += len;
+        // The same bytes again and again, and by the same call, as host pages are sent: what differs is where they lie.
+        self.stream.send_chain(tx.chain(&[TxRange { offset: 0, len }])?)?;
         Ok(())
     }
 

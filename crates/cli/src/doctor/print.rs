@@ -41,6 +41,7 @@ pub fn human(report: &Report) -> String {
         ("references", &probes.references),
         ("io_uring", &probes.io_uring),
         ("kernel by io_uring", &probes.kernel_tcp),
+        ("device memory", &probes.device_memory),
         ("TAP", &probes.tap),
         ("AF_XDP", &probes.xdp),
         ("CUDA", &probes.cuda),

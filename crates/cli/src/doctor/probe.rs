@@ -53,6 +53,7 @@ pub struct Probes {
     pub references: Probe,
     pub io_uring: Probe,
     pub kernel_tcp: Probe,
+    pub device_memory: Probe,
     pub tap: Probe,
     pub xdp: Probe,
     pub cuda: Probe,
@@ -69,6 +70,7 @@ impl Probes {
             references: references(),
             io_uring: io_uring(),
             kernel_tcp: kernel_tcp(),
+            device_memory: device_memory(),
             tap: tap(machine),
             xdp: xdp(machine),
             cuda: cuda(),
@@ -197,6 +199,23 @@ fn io_uring() -> Probe {
     } else {
         "rings can be set up, no SEND_ZC"
     })
+}
+
+/// Whether the kernel itself puts payload into a device's memory that is a file, as `Stack::bind_rx` would have it do.
+fn device_memory() -> Probe {
+    use onecopy::advanced::link::Registered;
+    use onecopy::advanced::pool::{DeviceId, DeviceMemory};
+    const PAGES: u32 = 4096;
+    let memory = match DeviceMemory::opaque(PAGES, DeviceId(0)) {
+        Ok(memory) => memory,
+        Err(error) => return Probe::fails(error.to_string()),
+    };
+    match Registered::new(&memory) {
+        Ok(_) => Probe::works(
+            "payload is put there, and taken from there, by the kernel's one copy (tried with 16 MiB)",
+        ),
+        Err(why) => Probe::fails(format!("payload goes by way of the host's memory, copied twice: {why}")),
+    }
 }
 
 /// The kernel's TCP and UDP below our own sockets, as `Transport::Kernel` has it.

@@ -346,9 +346,14 @@ impl Queues {
     /// Has the link put payload into memory that is bound itself, where it can ([`Link::receive_sorted`](crate::Link::receive_sorted)), as long as it is
     /// bound.
     pub fn land(&mut self, memory: Registered) {
-        if self.registered.iter().all(|registered| registered.id() != memory.id()) {
+        if !self.lands_in(memory.id()) {
             self.registered.push(memory);
         }
+    }
+
+    /// Whether the link puts payload into memory itself, by its pool. (It ends where the kernel does not after all.)
+    pub fn lands_in(&self, memory: u64) -> bool {
+        self.registered.iter().any(|registered| registered.id() == memory)
     }
 
     fn respread(&mut self) {
@@ -366,16 +371,18 @@ impl Queues {
         self.list.get(queue as usize).map(|queue| &queue.stats)
     }
 
+    fn rule_of(&self, to: SocketAddr) -> Option<u32> {
+        let matches = |rule: &&Rule| {
+            let of = rule.to;
+            let ip = of.ip() == to.ip() || of.ip().is_unspecified() && of.is_ipv4() == to.is_ipv4();
+            ip && of.port() == to.port()
+        };
+        self.rules.iter().find(matches).map(|rule| rule.queue)
+    }
+
     /// To which queue a flow comes, or what is none.
     fn number(&self, flow: Option<&Flow>) -> u32 {
-        let ruled = flow.and_then(|flow| {
-            let matches = |rule: &&Rule| {
-                let (of, to) = (rule.to, flow.to);
-                let ip = of.ip() == to.ip() || of.ip().is_unspecified() && of.is_ipv4() == to.is_ipv4();
-                ip && of.port() == to.port()
-            };
-            self.rules.iter().find(matches).map(|rule| rule.queue)
-        });
+        let ruled = flow.and_then(|flow| self.rule_of(flow.to));
         ruled.unwrap_or_else(|| {
             let hash = flow.map_or(0, Flow::hash) as usize;
             self.spread.get(hash % self.spread.len().max(1)).copied().unwrap_or(0)
@@ -435,7 +442,7 @@ impl Queues {
         let memory = self.list.get(number as usize)?.memory.as_ref()?.id();
         let fits = flow.headers == headers && headers + len <= flow.whole && len >= LEAST;
         let known = packet.checksum() != Checksum::None;
-        let lands = fits && known && self.registered.iter().any(|registered| registered.id() == memory);
+        let lands = fits && known && self.lands_in(memory);
         lands.then_some(Expected { memory, headers })
     }
 
@@ -467,6 +474,23 @@ impl Queues {
             stats.landed_bytes += len as u64;
         }
         Sorted::Landed(number, packet)
+    }
+
+    /// To which queue a flow to `to` comes by a rule, and which memory is bound to that: for who takes bytes of streams, and not packets.
+    pub fn ruled(&self, to: SocketAddr) -> Option<(u32, &DeviceMemory)> {
+        let queue = self.rule_of(to)?;
+        Some((queue, self.list.get(queue as usize)?.memory.as_ref()?))
+    }
+
+    /// Bytes of such a stream were put into the memory that is bound to a queue, by the kernel's own copy.
+    pub fn count_landed(&mut self, queue: u32, bytes: usize) {
+        if let Some(Queue { stats, .. }) = self.list.get_mut(queue as usize) {
+            stats.bytes += bytes as u64;
+            stats.placed += 1;
+            stats.placed_bytes += bytes as u64;
+            stats.landed += 1;
+            stats.landed_bytes += bytes as u64;
+        }
     }
 
     /// The link cannot put payload into `memory`.

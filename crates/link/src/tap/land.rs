@@ -43,15 +43,12 @@ impl Receiver {
         self.fill();
         // One byte more, which tells that a packet was longer.
         let room = (self.longest + 1).saturating_sub(guess).next_multiple_of(memory.page_len() as usize);
-        let (Some(_), Ok(parts)) = (&self.first, memory.alloc(room)) else { return Ok(None) };
+        let (Some(_), Ok(mut parts)) = (&self.first, memory.alloc(room)) else { return Ok(None) };
         let lie = parts.iter().map(|part| (part.page(), part.offset(), part.len()));
         let Some(places) = places(&memory, lie) else { return Ok(None) };
         let (read, bytes) = match device.land(registered.pages(), header::LEN + guess, &places) {
             Ok(read) => read,
-            Err(Errno::AGAIN) => {
-                memory.give_back(parts);
-                return Err(Dropped::Nothing);
-            }
+            Err(Errno::AGAIN) => return Err(Dropped::Nothing),
             Err(Errno::BADFD) => return Err(Dropped::Gone),
             Err(Errno::INTR) => return Ok(None),
             Err(_) => {
@@ -81,7 +78,8 @@ impl Receiver {
             let whole = layers.end == guess && packet.set_checksum(header.checksum()).is_ok();
             if let Some(queue) = queues.lands(&packet, payload).filter(|_| whole) {
                 packet.set_gso(header.gso(layers.network as u8).map_err(|_| Dropped::BadHeader)?);
-                *packet.payload_mut() = chain(&memory, parts, payload).ok_or(Dropped::BadHeader)?.into();
+                memory.trim(&mut parts, payload);
+                *packet.payload_mut() = chain(parts).ok_or(Dropped::BadHeader)?.into();
                 self.guess = guess;
                 return Ok(Some(queues.landed(queue, counted(packet, stats))));
             }
@@ -89,7 +87,8 @@ impl Receiver {
             stats.misplaced += 1;
             stats.misplaced_bytes += payload as u64;
         }
-        memory.give_back(parts);
+        // Before anybody looks at what is free.
+        drop(parts);
         Ok(Some(queues.sort(self.build(header, front, guess, len, stats)?)))
     }
 
@@ -114,14 +113,9 @@ impl Receiver {
     }
 }
 
-/// The first `len` bytes of `parts`, each a page. The others are free again.
-fn chain(memory: &DeviceMemory, mut parts: Vec<Part>, len: usize) -> Option<Chain> {
-    let used = len.div_ceil(memory.page_len() as usize);
-    memory.give_back(parts.split_off(used.min(parts.len())));
-    let (mut chain, mut left) = (Chain::new(), len);
-    for mut part in parts {
-        part.cut_back(part.len().saturating_sub(left));
-        left -= part.len();
+fn chain(parts: Vec<Part>) -> Option<Chain> {
+    let mut chain = Chain::new();
+    for part in parts {
         chain.append(Fragment::from(part)).ok()?;
     }
     Some(chain)

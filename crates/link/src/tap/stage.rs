@@ -99,7 +99,7 @@ impl<'a> Runs<'a> {
                 (first.page(), first.offset(), first.len())
             }
         };
-        let place = |page: &Page, offset: usize| u64::from(page.index()) * page.len() as u64 + offset as u64;
+        let place = |page: &Page, offset: usize| page.place() + offset as u64;
         while len < most
             && let Some(next) = self.fragments.next_if(|next| {
                 next.page().pool_id() == page.pool_id()

@@ -1,9 +1,11 @@
 //! Memory that is bound to receive queues, and the queues.
 
+use super::path::{Path, Why};
+use crate::kernel;
 use crate::stack::{Inner, Shard, Stack};
 use onecopy_inet::stack::RoomStats;
 use onecopy_link::Registered;
-use onecopy_link::rx::{BadQueue, QueueStats, Rule};
+use onecopy_link::rx::{BadQueue, QueueStats, Queues, Rule};
 use onecopy_pool::DeviceMemory;
 use onecopy_socket::{Error, Op, Result};
 use rustix::io::Errno;
@@ -15,9 +17,17 @@ use std::sync::Arc;
 /// programs have, and bytes that sockets have, stay valid, and are received and given back as before.
 #[must_use = "dropped, the memory is unbound"]
 pub struct Binding {
-    inner: Arc<Inner>,
+    of: Of,
     memory: DeviceMemory,
     id: u32,
+    /// Why the link does not put payload there itself.
+    staged: Option<Why>,
+}
+
+/// Whose queues it is bound to.
+enum Of {
+    Own(Arc<Inner>),
+    Kernel(Arc<kernel::Rx>),
 }
 
 /// Something has happened to a binding.
@@ -42,14 +52,29 @@ impl Binding {
         &self.memory
     }
 
+    /// Which way payload takes to the memory, and why it is no shorter one.
+    pub fn path(&self) -> Path {
+        let now = match &self.of {
+            Of::Own(inner) => inner.with(|shard, _| shard.rx_mut().0.queues().lands_in(self.memory.id())),
+            // It is bound so, or not at all.
+            Of::Kernel(_) => true,
+        };
+        Path::of(self.staged, now)
+    }
+
     /// The next thing that has happened to it. Up to 64 are kept; what comes beyond that is only counted
     /// ([`Stack::queue_stats`], [`Binding::promised`]).
     pub fn event(&self) -> Option<Event> {
-        self.inner.with(|shard, _| shard.rx_mut().0.event(self.id))
+        match &self.of {
+            Of::Own(inner) => inner.with(|shard, _| shard.rx_mut().0.event(self.id)),
+            Of::Kernel(rx) => rx.event(self.id),
+        }
     }
 
     fn room(&self) -> RoomStats {
-        self.inner.with(|shard, _| {
+        // (The kernel promises out of its own buffers.)
+        let Of::Own(inner) = &self.of else { return RoomStats::default() };
+        inner.with(|shard, _| {
             let (rx, inet) = shard.rx_mut();
             rx.room_stats(inet, self.id)
         })
@@ -68,10 +93,13 @@ impl Binding {
 
 impl Drop for Binding {
     fn drop(&mut self) {
-        self.inner.with(|shard, now| {
-            let (rx, inet) = shard.rx_mut();
-            rx.unbind(inet, now, self.id);
-        });
+        match &self.of {
+            Of::Own(inner) => inner.with(|shard, now| {
+                let (rx, inet) = shard.rx_mut();
+                rx.unbind(inet, now, self.id);
+            }),
+            Of::Kernel(rx) => rx.unbind(self.id),
+        }
     }
 }
 
@@ -79,6 +107,29 @@ impl fmt::Debug for Binding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Binding({} of {:?})", self.id, self.memory)
     }
+}
+
+/// Registers memory if the link can go by that; or else why it is not.
+pub(super) fn registered(memory: &DeviceMemory, can: bool) -> (Option<Registered>, Option<Why>) {
+    if !can {
+        return (None, Some(Why::Link));
+    }
+    match Registered::new(memory) {
+        Ok(registered) => (Some(registered), None),
+        Err(why) => (None, Some(Why::Memory(why))),
+    }
+}
+
+/// Binds memory to connections that the kernel carries.
+fn bind_kernel(rx: &Arc<kernel::Rx>, memory: &DeviceMemory, queues: &[u32]) -> Result<Binding> {
+    if memory.len() < LEAST.1 {
+        return Err(Error::new(Op::Bind, Errno::INVAL)
+            .about("memory")
+            .because("the memory is too small; give 64 KiB"));
+    }
+    let registered = Registered::new(memory).map_err(kernel::not_bound)?;
+    let id = rx.bind(registered, queues).map_err(|why| bad(Op::Bind, why))?;
+    Ok(Binding { of: Of::Kernel(Arc::clone(rx)), memory: memory.clone(), id, staged: None })
 }
 
 /// Packets of the longest kind that bound memory has to hold at least, and how many bytes.
@@ -109,6 +160,14 @@ impl Stack {
         Ok(self.only(Op::Option)?.with(act))
     }
 
+    /// Looks at the receive queues, or changes them.
+    fn with_queues<R>(&self, act: impl FnOnce(&mut Queues) -> R) -> Result<R> {
+        match self.kernel_rx() {
+            Some(rx) => Ok(rx.queues(act)),
+            None => self.rx(|shard, _| act(shard.rx_mut().0.queues_mut())),
+        }
+    }
+
     /// Has `count` receive queues (ethtool -L); there is one, if it is not called. They are behind one link and one lock: what they do is
     /// to have some flows' payload land elsewhere.
     ///
@@ -116,12 +175,12 @@ impl Stack {
     ///
     /// EINVAL for none, for more than 65,535, and where a queue that would go is bound or has flows steered to it.
     pub fn set_queues(&self, count: u32) -> Result<()> {
-        self.rx(|shard, _| shard.rx_mut().0.queues_mut().set_len(count))?.map_err(|why| bad(Op::Option, why))
+        self.with_queues(|queues| queues.set_len(count))?.map_err(|why| bad(Op::Option, why))
     }
 
     /// How many receive queues there are.
     pub fn queues(&self) -> u32 {
-        self.rx(|shard, _| shard.rx_mut().0.queues().len()).unwrap_or(0)
+        self.with_queues(|queues| queues.len()).unwrap_or(0)
     }
 
     /// Has TCP's flows to `to`, an address of the stack's (or an unspecified one, for any) and a port, come to `queue` (ethtool -N with
@@ -131,13 +190,13 @@ impl Stack {
     ///
     /// ERANGE where there is no such queue.
     pub fn steer(&self, to: SocketAddr, queue: u32) -> Result<()> {
-        let steered = self.rx(|shard, _| shard.rx_mut().0.queues_mut().steer(Rule { to, queue }))?;
+        let steered = self.with_queues(|queues| queues.steer(Rule { to, queue }))?;
         steered.map_err(|why| bad(Op::Option, why).about("queue"))
     }
 
     /// Takes that back. Returns whether there was such a rule.
     pub fn unsteer(&self, to: SocketAddr) -> bool {
-        self.rx(|shard, _| shard.rx_mut().0.queues_mut().unsteer(to)).unwrap_or(false)
+        self.with_queues(|queues| queues.unsteer(to)).unwrap_or(false)
     }
 
     /// Switches the split of headers from payload on or off (ethtool -G `tcp-data-split`); it is on.
@@ -146,13 +205,13 @@ impl Stack {
     ///
     /// EINVAL for off while memory is bound.
     pub fn set_header_split(&self, on: bool) -> Result<()> {
-        let set = self.rx(|shard, _| shard.rx_mut().0.queues_mut().set_split(on))?;
+        let set = self.with_queues(|queues| queues.set_split(on))?;
         set.map_err(|why| bad(Op::Option, why))
     }
 
     /// What came to a queue: packets, bytes that were placed in bound memory, what was dropped. None where there is no such queue.
     pub fn queue_stats(&self, queue: u32) -> Option<QueueStats> {
-        self.rx(|shard, _| shard.rx_mut().0.queues().stats(queue).copied()).ok()?
+        self.with_queues(|queues| queues.stats(queue).copied()).ok()?
     }
 
     /// Binds `memory` to receive queues: from now on TCP's payload that comes to them lies there, and is received by
@@ -167,9 +226,12 @@ impl Stack {
     /// link does not split headers ([`Port::splits_headers`](crate::Port::splits_headers)), or the stack has several shards. EBUSY for memory that is sent from
     /// ([`Stack::bind_tx`]).
     pub fn bind_rx(&self, memory: &DeviceMemory, queues: &[u32]) -> Result<Binding> {
+        if let Some(rx) = self.kernel_rx() {
+            return bind_kernel(rx, memory, queues);
+        }
         // Without the lock: it takes a while.
         let lands = self.rx(|shard, _| shard.lands_device())?;
-        let registered = lands.then(|| Registered::new(memory)).flatten();
+        let (registered, staged) = registered(memory, lands);
         let bound = self.rx(|shard, now| {
             let refuse = |errno, why| Err(Error::new(Op::Bind, errno).because(why));
             if shard.is_down() {
@@ -192,6 +254,7 @@ impl Stack {
             }
             rx.bind(inet, now, memory, queues, registered).map_err(|why| bad(Op::Bind, why))
         })?;
-        Ok(Binding { inner: Arc::clone(self.only(Op::Bind)?), memory: memory.clone(), id: bound? })
+        let of = Of::Own(Arc::clone(self.only(Op::Bind)?));
+        Ok(Binding { of, memory: memory.clone(), id: bound?, staged })
     }
 }

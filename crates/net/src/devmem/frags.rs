@@ -12,8 +12,9 @@ pub struct Frag {
     pub offset: u64,
     /// Bytes (frag_size).
     pub len: u32,
-    /// What it is given back by, from 1 on; 0 where there is nothing to give back, as it was only looked at (frag_token).
-    pub token: u32,
+    /// What it is given back by, from 1 on, and no fragment's of its socket again; 0 where there is nothing to give back, as it was only looked at
+    /// (frag_token, which has 31 bits).
+    pub token: u64,
     /// Which binding's memory it is ([`Binding::id`](super::Binding::id); dmabuf_id).
     pub binding: u32,
 }
@@ -22,7 +23,7 @@ pub struct Frag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenRange {
     /// The first one (token_start).
-    pub start: u32,
+    pub start: u64,
     /// How many (token_count).
     pub count: u32,
 }

@@ -49,12 +49,14 @@
 
 mod binding;
 mod frags;
+mod path;
 mod rx;
 mod tokens;
 mod tx;
 
 pub use binding::{Binding, Event};
 pub use frags::{Frag, Frags, Piece, Token, TokenRange};
+pub use path::{Path, Why};
 pub(crate) use rx::Rx;
 pub use tokens::Hold;
 pub(crate) use tokens::Tokens;

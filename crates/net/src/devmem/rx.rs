@@ -273,7 +273,7 @@ impl Rx {
                 placed += fragment.len();
             }
             told.push(Frag {
-                offset: u64::from(page.index()) * page.len() as u64 + fragment.offset() as u64,
+                offset: page.place() + fragment.offset() as u64,
                 len: fragment.len() as u32,
                 token: 0,
                 binding: known.map_or(0, |known| known.id),

@@ -10,24 +10,22 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-/// The highest token: they have 31 bits (include/net/sock.h: sk_user_frags).
-const HIGHEST: u32 = i32::MAX as u32;
-
 /// Fragments that one call considers at most, those that are not there among them (net/core/sock.c: MAX_DONTNEED_FRAGS).
 const MOST: usize = 1024;
 
-/// Which fragments the program of a socket has. Each token is given out once before all others have been: one that is returned twice is
-/// nobody's, and does not free another's page.
+/// Which fragments the program of a socket has. A token is a number that was never given out before, and never will be again (2^64 of them are enough
+/// for 500 years of a thousand million a second; the kernel's have 31 bits, and come again): one that is returned twice is nobody's.
 pub(crate) struct Tokens {
     state: Mutex<State>,
     hunger: Arc<Hunger>,
-    inner: Arc<Inner>,
+    /// The stack that is told then; none of the program's own where the kernel carries the bytes, and nobody asks.
+    inner: Option<Arc<Inner>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    held: HashMap<u32, Fragment, BuildHasherDefault<InOrder>>,
-    last: u32,
+    held: HashMap<u64, Fragment, BuildHasherDefault<InOrder>>,
+    last: u64,
     /// The socket is closed: what is given out now is given back at once.
     closed: bool,
 }
@@ -41,34 +39,33 @@ impl Hasher for InOrder {
         self.0
     }
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
     }
-    fn write_u32(&mut self, token: u32) {
-        self.0 = (self.0 ^ u64::from(token)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-}
-
-impl State {
-    fn next(&mut self) -> u32 {
-        loop {
-            self.last = if self.last >= HIGHEST { 1 } else { self.last + 1 };
-            if !self.held.contains_key(&self.last) {
-                return self.last;
-            }
-        }
+    fn write_u64(&mut self, token: u64) {
+        self.0 = (self.0 ^ token).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 }
 
 impl Tokens {
     pub fn new(inner: &Arc<Inner>, hunger: Arc<Hunger>) -> Tokens {
-        Tokens { state: Mutex::default(), hunger, inner: Arc::clone(inner) }
+        Tokens { state: Mutex::default(), hunger, inner: Some(Arc::clone(inner)) }
+    }
+
+    /// Of a connection that the kernel carries.
+    pub fn of_kernel() -> Tokens {
+        Tokens { state: Mutex::default(), hunger: Arc::default(), inner: None }
     }
 
     /// Gives out a token for each fragment; without one (0) where the socket is closed.
     pub fn give_out(&self, fragments: impl Iterator<Item = (Fragment, Frag)>, into: &mut Vec<Frag>) {
         let mut state = self.state.lock();
         for (fragment, frag) in fragments {
-            let token = if state.closed { 0 } else { state.next() };
+            let token = if state.closed {
+                0
+            } else {
+                state.last += 1;
+                state.last
+            };
             if token != 0 {
                 state.held.insert(token, fragment);
             }
@@ -85,7 +82,7 @@ impl Tokens {
             for range in ranges {
                 let count = (range.count as usize).min(left);
                 left -= count;
-                let tokens = (0..count as u32).map_while(|n| range.start.checked_add(n));
+                let tokens = (0..count as u64).map_while(|n| range.start.checked_add(n));
                 freed.extend(tokens.filter_map(|token| state.held.remove(&token)));
             }
         }
@@ -102,7 +99,7 @@ impl Tokens {
     }
 
     /// Another reference to the page of a fragment that the program has.
-    pub fn hold(self: &Arc<Tokens>, token: u32) -> Option<Hold> {
+    pub fn hold(self: &Arc<Tokens>, token: u64) -> Option<Hold> {
         let fragment = self.state.lock().held.get(&token).cloned()?;
         Some(Hold { fragment: Some(fragment), home: Arc::clone(self) })
     }
@@ -126,8 +123,10 @@ impl Tokens {
     fn home(&self, freed: Vec<Fragment>) -> usize {
         let count = freed.len();
         drop(freed);
-        if count > 0 && self.hunger.feeds() {
-            self.inner.with(|_, _| ());
+        if count > 0
+            && let Some(inner) = self.inner.as_ref().filter(|_| self.hunger.feeds())
+        {
+            inner.with(|_, _| ());
         }
         count
     }

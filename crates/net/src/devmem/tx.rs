@@ -1,8 +1,9 @@
 //! Memory that is sent from.
 
+use super::binding::registered;
+use super::path::{Path, Why};
 use crate::stack::{Inner, Stack};
 use onecopy_chain::{Chain, ChainError, Fragment};
-use onecopy_link::Registered;
 use onecopy_pool::{DeviceMemory, Page};
 use onecopy_socket::{Error, Op, Result};
 use rustix::io::Errno;
@@ -16,9 +17,11 @@ use std::sync::Arc;
 pub struct TxBinding {
     inner: Arc<Inner>,
     memory: DeviceMemory,
-    /// In order.
+    /// In order, in runs.
     pages: Vec<Page>,
     id: u32,
+    /// Why the link does not take payload from there itself.
+    staged: Option<Why>,
 }
 
 /// Bytes of a device's memory: what an iovec is to a send of the kernel's, whose address is an offset there.
@@ -41,6 +44,12 @@ impl TxBinding {
         &self.memory
     }
 
+    /// Which way payload takes out of the memory, and why it is no shorter one.
+    pub fn path(&self) -> Path {
+        let now = self.inner.with(|shard, _| shard.link_mut().gathers_from(self.memory.id()));
+        Path::of(self.staged, now)
+    }
+
     /// These bytes by reference, one range after the other: to be given to [`Stream::send_zerocopy`](crate::tcp::Stream::send_zerocopy) and
     /// its like, or by [`Stream::send_device`](crate::tcp::Stream::send_device). Whoever writes there before it was told that the send is
     /// complete may find anything sent.
@@ -49,7 +58,6 @@ impl TxBinding {
     ///
     /// EFAULT for bytes beyond the memory's end (zerocopy_fill_skb_from_devmem() in net/core/datagram.c); EMSGSIZE for 4 GiB and more.
     pub fn chain(&self, ranges: &[TxRange]) -> Result<Chain> {
-        let each = u64::from(self.memory.page_len());
         let mut chain = Chain::new();
         for range in ranges {
             let end = range.offset.checked_add(range.len).filter(|end| *end <= self.memory.len());
@@ -60,9 +68,10 @@ impl TxBinding {
             })?;
             let mut at = range.offset;
             while at < end {
-                let (page, within) = ((at / each) as usize, at % each);
-                let len = (each - within).min(end - at);
-                let fragment = Fragment::new(self.pages[page].clone(), within as usize, len as usize);
+                let page = &self.pages[self.pages.partition_point(|page| page.place() <= at) - 1];
+                let within = at - page.place();
+                let len = (page.len() as u64 - within).min(end - at);
+                let fragment = Fragment::new(page.clone(), within as usize, len as usize);
                 fragment.and_then(|fragment| chain.append(fragment)).map_err(too_long)?;
                 at += len;
             }
@@ -154,10 +163,11 @@ impl Stack {
             Ok(pages) => {
                 // Without the lock: it takes a while.
                 let gathers = inner.with(|shard, _| shard.link_mut().gathers_device());
-                if let Some(registered) = gathers.then(|| Registered::new(memory)).flatten() {
+                let (registered, staged) = registered(memory, gathers);
+                if let Some(registered) = registered {
                     inner.with(|shard, _| shard.link_mut().gather_from(registered));
                 }
-                Ok(TxBinding { inner: Arc::clone(inner), memory: memory.clone(), pages, id })
+                Ok(TxBinding { inner: Arc::clone(inner), memory: memory.clone(), pages, id, staged })
             }
             Err(_) => {
                 inner.with(|shard, _| shard.rx_mut().0.unbind_tx(memory.id()));

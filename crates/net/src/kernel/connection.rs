@@ -1,7 +1,9 @@
 //! A connection: what programs have put there to be sent, what has arrived, and what the ring is asked for.
 
 use super::config::ZeroCopy;
+use super::device::Landing;
 use super::engine::{Attended, Shared, Turn, Wanting};
+use super::socket::addresses;
 use super::wait::Waiters;
 use crate::bell::Bell;
 use crate::socket::Common;
@@ -58,6 +60,15 @@ enum Fin {
     Done,
 }
 
+/// Where what is received goes.
+pub(super) enum Goes {
+    /// It is found out when there is a connection.
+    Undecided,
+    Host,
+    /// To this memory, by way of this queue. The program's threads read it.
+    Device(Arc<Landing>, u32),
+}
+
 pub(super) struct Inner {
     phase: Phase,
     /// What is not taken by the kernel yet.
@@ -74,6 +85,10 @@ pub(super) struct Inner {
     /// The kernel copies them after all, or does not take them.
     copies: bool,
     pub receive: SegmentQueue,
+    pub goes: Goes,
+    /// Where it goes to a device: there was something when it was looked at last.
+    pub readable: bool,
+    /// A request of the ring's: to receive, or where it goes to a device, to tell when there is something.
     receiving: Option<Key>,
     /// It was asked to end.
     cancelled: bool,
@@ -105,6 +120,8 @@ impl Connection {
                 least: ZeroCopy::LEAST as u64,
                 copies: shared.config.zero_copy == ZeroCopy::Never,
                 receive: SegmentQueue::default(),
+                goes: Goes::Undecided,
+                readable: false,
                 receiving: None,
                 cancelled: false,
                 starves: false,
@@ -139,6 +156,17 @@ impl Connection {
         }
     }
 
+    /// Has the ring tell whoever polls when there is something, where it goes to a device.
+    pub fn poke_for_poll(&self) {
+        let polled = {
+            let state = self.lock();
+            state.bell.is_some() && matches!(state.goes, Goes::Device(..))
+        };
+        if polled {
+            self.poke();
+        }
+    }
+
     /// Its descriptor for poll(2).
     pub fn bell(&self) -> rustix::io::Result<Arc<Bell>> {
         let mut state = self.lock();
@@ -147,7 +175,10 @@ impl Connection {
         }
         let bell = Arc::new(Bell::new()?);
         bell.show(state.readiness());
-        Ok(Arc::clone(state.bell.insert(bell)))
+        let bell = Arc::clone(state.bell.insert(bell));
+        drop(state);
+        self.poke_for_poll();
+        Ok(bell)
     }
 
     /// Shows whoever looks from outside how it is. Under its lock.
@@ -258,6 +289,16 @@ impl Inner {
         self.ended.then_some(Ok(()))
     }
 
+    /// Whether more may come.
+    pub fn is_receiving(&self) -> bool {
+        self.phase == Phase::Open && !self.ended && self.error.is_none()
+    }
+
+    /// The peer sends no more.
+    pub fn has_ended(&mut self) {
+        self.ended = true;
+    }
+
     /// Whether the ring is to be asked for more, after something was taken.
     pub fn wants_more(&self) -> bool {
         self.starves
@@ -280,7 +321,8 @@ impl Inner {
     fn readiness(&self) -> Readiness {
         let mut ready = Readiness::empty();
         let over = self.phase == Phase::Failed;
-        ready.set(Readiness::READ, !self.receive.is_empty() || self.ended || over || self.error.is_some());
+        let here = !self.receive.is_empty() || self.readable;
+        ready.set(Readiness::READ, here || self.ended || over || self.error.is_some());
         ready.set(Readiness::WRITE, self.room() > 0 || over || self.fin != Fin::No);
         ready.set(Readiness::PEER_CLOSED, self.ended || over);
         ready.set(Readiness::HUNG_UP, over || (self.ended && self.fin == Fin::Done));
@@ -300,7 +342,7 @@ impl Inner {
         }
     }
 
-    fn fail(&mut self, errno: Errno) {
+    pub fn fail(&mut self, errno: Errno) {
         if self.error.is_none() {
             self.error = Some(errno);
         }
@@ -387,6 +429,11 @@ impl Attended for Connection {
                     End::Failed(errno) => state.fail(errno),
                 }
             }
+            Event::Readable { .. } => {
+                state.receiving = None;
+                state.cancelled = false;
+                state.readable = true;
+            }
             Event::Accepted { .. } => {}
         }
         self.show(&state);
@@ -406,6 +453,7 @@ impl Attended for Connection {
 impl Connection {
     fn turn_receive(&self, state: &mut Inner, ring: &mut Ring) {
         let full = state.receive.true_size() >= RECEIVE_ROOM;
+        self.decide(state);
         match state.receiving {
             Some(key) if (full || state.closed) && !state.cancelled => {
                 state.cancelled = true;
@@ -413,12 +461,36 @@ impl Connection {
             }
             Some(_) => {}
             None if state.phase != Phase::Open || state.ended || full => {}
+            None if matches!(state.goes, Goes::Device(..)) => {
+                if state.bell.is_some() && !state.readable {
+                    state.receiving = Some(ring.readable(&self.fd, self.token));
+                }
+            }
             None => {
                 state.starves = !ring.has_pages();
                 if !state.starves {
                     state.receiving = Some(ring.receive(&self.fd, self.token));
                 }
             }
+        }
+    }
+
+    /// Finds out where what is received goes, when there is a connection.
+    fn decide(&self, state: &mut Inner) {
+        match &state.goes {
+            Goes::Undecided if state.phase == Phase::Open => {
+                let rx = &self.shared.rx;
+                let local = if rx.is_used() { addresses(&*self.fd).local } else { None };
+                state.goes = match local.and_then(|local| rx.landing(local)) {
+                    Some((landing, queue)) => Goes::Device(landing, queue),
+                    None => Goes::Host,
+                };
+                self.waiters.tell();
+            }
+            Goes::Device(landing, _) if !landing.is_bound() => {
+                (state.goes, state.readable) = (Goes::Host, false);
+            }
+            _ => {}
         }
     }
 

@@ -1,6 +1,7 @@
 //! The thread that makes all requests, and who wants its attention.
 
 use super::config::Config;
+use super::device::Rx;
 use onecopy_chain::notify::zerocopy::{Account, Allowance};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{CommonPool, OpenError, PagePool, PoolConfig};
@@ -59,6 +60,8 @@ pub(crate) struct Shared {
     /// Where datagrams are received that are not copied; made with the first.
     received: OnceLock<CommonPool>,
     pub(super) config: Config,
+    /// Memory of devices' that connections receive into.
+    pub(crate) rx: Arc<Rx>,
     /// Sends without a copy that are told of.
     pub(super) account: Account,
     begun: Instant,
@@ -172,6 +175,7 @@ impl Kernel {
             pool: pool.clone(),
             received: OnceLock::new(),
             config,
+            rx: Arc::new(Rx::new()),
             account: Account::new(zerocopy),
             begun: Instant::now(),
             names: AtomicU64::new(0),
@@ -398,7 +402,8 @@ fn token(event: &Event) -> u64 {
         | Event::Received { token, .. }
         | Event::Ended { token, .. }
         | Event::Accepted { token, .. }
-        | Event::Connected { token, .. } => *token,
+        | Event::Connected { token, .. }
+        | Event::Readable { token, .. } => *token,
     }
 }
 

@@ -13,6 +13,7 @@
 //! | `socket`, `listener` | what programs hold |
 //! | `connection`, `listening` | what the ring does for each |
 //! | `datagrams` | sockets of UDP, as programs hold them |
+//! | `device` | receiving into a device's memory |
 //! | `outbox` | their sends from where the bytes lie, which the ring makes |
 //! | `wait` | how calls wait, and what they say when they fail |
 //! | `options` | what is set, by setsockopt(2) |
@@ -20,6 +21,7 @@
 mod config;
 mod connection;
 mod datagrams;
+mod device;
 mod engine;
 mod listener;
 mod listening;
@@ -30,6 +32,7 @@ mod wait;
 
 pub use config::{Config, ZeroCopy};
 pub(crate) use datagrams::open as udp_open;
+pub(crate) use device::{Rx, not_bound};
 pub(crate) use engine::{Failed, Kernel};
 pub(crate) use listener::listen;
 pub(crate) use socket::connect;

@@ -1,12 +1,13 @@
 //! Connections, as programs hold them.
 
 use super::config::ZeroCopy;
-use super::connection::{Connection, Inner, NO_PAGE, Phase};
+use super::connection::{Connection, Goes, Inner, NO_PAGE, Phase};
 use super::engine::{Kernel, Shared};
 use super::options;
 use super::wait::{Patience, explained, here};
 use crate::Stack;
 use crate::bell::Bell;
+use crate::devmem::{Frags, Tokens};
 use crate::socket::{Common, Way};
 use crate::tcp::{self, Endpoint, Info, Options, Settings};
 use crate::zerocopy::{self, At, Lender, NotSent, Range, Small, Takes};
@@ -18,7 +19,7 @@ use onecopy_inet::stack::Bound;
 use onecopy_inet::tcp::State;
 use onecopy_pool::{Page, Pages};
 use onecopy_socket::registry::{Protocol, Row, Type};
-use onecopy_socket::{Carrier, Error, Op, Reader, Result, SendFlags};
+use onecopy_socket::{Carrier, Error, Op, Reader, RecvFlags, Result, SendFlags};
 use onecopy_sync::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -66,6 +67,8 @@ pub(super) struct Stream {
     bell: OnceLock<Arc<Bell>>,
     /// Its sends that are told of; made with the first.
     lender: OnceLock<Lender>,
+    /// Fragments of a device's memory that its program has; made with the first.
+    pub(super) tokens: OnceLock<Arc<Tokens>>,
 }
 
 impl Stream {
@@ -89,7 +92,12 @@ impl Stream {
             options,
             bell: OnceLock::new(),
             lender: OnceLock::new(),
+            tokens: OnceLock::new(),
         }
+    }
+
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
     }
 
     /// Has the ring begin with it.
@@ -98,7 +106,7 @@ impl Stream {
     }
 
     /// Calls `attempt` until it gives something, waiting in between.
-    fn call<R>(
+    pub(super) fn call<R>(
         &self,
         op: Op,
         patience: &Patience,
@@ -120,6 +128,11 @@ impl Stream {
             connection.show(&state);
             patience.wait(state, connection.waiters(), most).map_err(|errno| Error::new(op, errno))?;
         }
+    }
+
+    /// Whether what is received may go to a device's memory.
+    fn may_go_to_a_device(&self) -> bool {
+        !matches!(self.connection.lock().goes, Goes::Host)
     }
 
     /// As [`Stream::call`], for a send: has the ring look at what each attempt has put there.
@@ -179,7 +192,7 @@ impl Stream {
 }
 
 /// What an attempt of a call came to.
-enum Attempt<R> {
+pub(super) enum Attempt<R> {
     Done(std::result::Result<R, Errno>),
     Wait,
     WaitAtMost(Duration),
@@ -355,6 +368,14 @@ impl tcp::Connection for Stream {
         ))
     }
 
+    fn recv_frags(&self, n: usize, most: usize, flags: RecvFlags) -> Option<Result<Frags>> {
+        Some(self.frags(n, most, flags))
+    }
+
+    fn tokens(&self) -> Option<&Arc<Tokens>> {
+        self.tokens.get()
+    }
+
     fn pages(&self, len: usize) -> Result<Vec<Page>> {
         let count = len.div_ceil(PAGE);
         let pool = self.connection.shared().pool.reservoir(count);
@@ -364,6 +385,16 @@ impl tcp::Connection for Stream {
 
     fn take(&self, max: usize, how: tcp::Taking) -> Result<Option<Segment<Chain>>> {
         let patience = Patience::of(self.common(), Way::Read, how.dont_wait);
+        if self.may_go_to_a_device() && !(how.before && self.connection.lock().has_failed()) {
+            match how.device {
+                true => {
+                    if let Some(data) = self.device_chain(max, &patience)? {
+                        return Ok(Some(data));
+                    }
+                }
+                false => self.is_readable(&patience)?,
+            }
+        }
         let mut wants = false;
         let taken = self.call(Op::Recv, &patience, |state| {
             if !state.receive.is_empty() {
@@ -391,6 +422,9 @@ impl tcp::Connection for Stream {
 
     fn peek(&self, max: usize, all: bool, dont_wait: bool) -> Result<Option<Segment<Chain>>> {
         let patience = Patience::of(self.common(), Way::Read, dont_wait);
+        if self.may_go_to_a_device() {
+            self.is_readable(&patience)?;
+        }
         self.call(Op::Recv, &patience, |state| {
             let there = usize::try_from(state.receive.len()).unwrap_or(usize::MAX);
             // No more comes than there is room for.
@@ -431,7 +465,12 @@ impl tcp::Connection for Stream {
     }
 
     fn readable_bytes(&self) -> usize {
-        self.connection.lock().receive.len() as usize
+        let state = self.connection.lock();
+        let there = match state.goes {
+            Goes::Device(..) => rustix::io::ioctl_fionread(&*self.connection.fd).unwrap_or(0),
+            _ => 0,
+        };
+        (state.receive.len() + there) as usize
     }
 
     fn unacknowledged_bytes(&self) -> usize {
@@ -452,6 +491,9 @@ impl Drop for Stream {
     fn drop(&mut self) {
         // What another process forked from is its own.
         if self.connection.shared().is_here() {
+            if let Some(tokens) = self.tokens.get() {
+                tokens.close();
+            }
             let reset = self.options.lock().linger == Some(Duration::ZERO);
             self.connection.close(reset);
         }

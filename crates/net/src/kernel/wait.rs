@@ -7,7 +7,9 @@ use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sync::atomic::spin_loop;
 use onecopy_sync::{MutexGuard, Word};
 use onecopy_sys::signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// Threads that sleep until something happens.
@@ -99,6 +101,30 @@ impl Patience {
             return Err(Errno::INTR);
         }
         Ok(())
+    }
+}
+
+impl Patience {
+    /// Waits until a descriptor is ready for `what`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Patience::wait`].
+    pub fn wait_for(&self, fd: impl AsFd, what: PollFlags) -> std::result::Result<(), Errno> {
+        loop {
+            let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+            if self.none || left == Some(Duration::ZERO) {
+                return Err(Errno::AGAIN);
+            }
+            let limit = if self.spin { Some(Duration::ZERO) } else { left };
+            let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+            match poll(&mut [PollFd::new(&fd, what)], limit.as_ref()) {
+                Ok(0) => {}
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) if self.until.is_none() && signal::all_restart() => {}
+                Err(errno) => return Err(errno),
+            }
+        }
     }
 }
 

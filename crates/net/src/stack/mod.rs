@@ -126,6 +126,14 @@ impl Stack {
         }
     }
 
+    /// Memory of devices' that connections of the kernel's receive into, where the kernel carries the bytes.
+    pub(crate) fn kernel_rx(&self) -> Option<&Arc<kernel::Rx>> {
+        match &self.engine {
+            Engine::Own(_) => None,
+            Engine::Kernel(kernel) => Some(&kernel.shared().rx),
+        }
+    }
+
     pub(crate) fn tcp_listen(&self, address: SocketAddr, backlog: u32) -> crate::Result<Arc<dyn Listening>> {
         match &self.engine {
             Engine::Own(_) => crate::tcp::socket::listen(self, address, backlog),

@@ -5,6 +5,7 @@
 
 use super::{Info, Settings};
 use crate::Stack;
+use crate::devmem::{Frags, Tokens};
 use crate::socket::{Common, Way};
 use crate::zerocopy::{At, Lender, NotSent, Range, Small, Taken};
 use onecopy_chain::Chain;
@@ -13,7 +14,7 @@ use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_copy::Hint;
 use onecopy_inet::stack::Bound;
 use onecopy_pool::Page;
-use onecopy_socket::{Carrier, Counters, Error, Op, Result, SendFlags};
+use onecopy_socket::{Carrier, Counters, Error, Op, RecvFlags, Result, SendFlags};
 use std::fmt;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -90,6 +91,14 @@ pub(crate) trait Connection: Endpoint {
     fn on_stack(&self) -> Result<&super::socket::Socket>;
     /// Pages for `len` bytes, to be filled and sent.
     fn pages(&self, len: usize) -> Result<Vec<Page>>;
+
+    /// Receives as [`Stream::recv_frags_with_flags`](super::Stream::recv_frags_with_flags) does; None where that is done above, of what a stack of the
+    /// program's own has.
+    fn recv_frags(&self, _n: usize, _most: usize, _flags: RecvFlags) -> Option<Result<Frags>> {
+        None
+    }
+    /// Fragments of a device's memory that its program has, if it ever had some.
+    fn tokens(&self) -> Option<&Arc<Tokens>>;
 
     /// Takes up to `max` bytes of one kind of memory; `None` at the end. It counts them as received.
     fn take(&self, max: usize, how: Taking) -> Result<Option<Segment<Chain>>>;

@@ -28,5 +28,6 @@ pub use onecopy_inet::tcp::congestion::Algorithm;
 pub use onecopy_inet::tcp::{Info, Settings, State};
 pub use slot::Slot;
 pub use stream::Stream;
+pub(crate) use stream::too_small;
 
 onecopy_socket::byte_stream!(Stream, Listener, View, Slot, std::net::SocketAddr);

@@ -323,6 +323,10 @@ impl Connection for Socket {
         Socket::set_small(self, small)
     }
 
+    fn tokens(&self) -> Option<&Arc<crate::devmem::Tokens>> {
+        Socket::tokens(self)
+    }
+
     fn on_stack(&self) -> onecopy_socket::Result<&Socket> {
         Ok(self)
     }

@@ -23,8 +23,8 @@ struct Line {
     sent: u64,
     received: u64,
     /// By token: what it must be, and where it lies.
-    held: BTreeMap<u32, (u64, Frag)>,
-    returned: Vec<u32>,
+    held: BTreeMap<u64, (u64, Frag)>,
+    returned: Vec<u64>,
 }
 
 fn byte(line: usize, at: u64) -> u8 {
@@ -67,7 +67,7 @@ fn run(random: &mut Random) {
             }
             3..=5 => receive(&world, line, which, random),
             6 | 7 => {
-                let tokens: Vec<u32> = line.held.keys().copied().collect();
+                let tokens: Vec<u64> = line.held.keys().copied().collect();
                 let mut ranges = Vec::new();
                 for token in tokens.iter().take(1 + random.below(20) as usize) {
                     ranges.push(TokenRange { start: *token, count: 1 });
@@ -125,7 +125,7 @@ fn run(random: &mut Random) {
     assert!(world.all_home());
 }
 
-fn check(world: &World, which: usize, held: &BTreeMap<u32, (u64, Frag)>) {
+fn check(world: &World, which: usize, held: &BTreeMap<u64, (u64, Frag)>) {
     for (at, frag) in held.values() {
         for (n, found) in world.read(&[*frag]).into_iter().enumerate() {
             assert_eq!(found, byte(which, at + n as u64), "what is held stays as it is");

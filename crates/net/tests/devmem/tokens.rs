@@ -28,7 +28,7 @@ fn a_token_is_its_sockets_alone_and_good_for_once() {
     assert_eq!(next[0].token, 2);
     assert_eq!(first.1.dont_need(&ranges(&ours)).unwrap(), 0);
     assert_eq!(world.read(&next), b"third");
-    for strange in [(0, 1), (u32::MAX, 1), (u32::MAX, u32::MAX), (1 << 31, 9), (7, 0)] {
+    for strange in [(0, 1), (u64::MAX, 2), (u32::MAX.into(), u32::MAX), (1 << 31, 9), (7, 0)] {
         assert_eq!(first.1.dont_need(&[TokenRange { start: strange.0, count: strange.1 }]).unwrap(), 0);
     }
     assert_eq!(first.1.dont_need(&ranges(&next)).unwrap() + second.1.dont_need(&ranges(&theirs)).unwrap(), 2);

@@ -1,8 +1,8 @@
 //! Bytes of a device's memory are sent from where they lie.
 
 use crate::world::{World, errno, pattern};
-use onecopy_link::{Capabilities, Link, Packet, Tap};
-use onecopy_net::devmem::TxRange;
+use onecopy_link::{Capabilities, Link, NotRegistered, Packet, Tap};
+use onecopy_net::devmem::{Path, TxRange, Why};
 use onecopy_net::tcp::Stream;
 use onecopy_net::zerocopy::Allowance;
 use onecopy_net::{Port, SendFlags, Stack};
@@ -106,6 +106,15 @@ fn from_one_devices_memory_to_anothers() {
     assert_eq!(staged, memory.copied().out);
     let lands = Unmapped::new(&*memory.file().unwrap(), memory.len() as usize);
     assert_eq!(gathered > 0, lands.is_ok(), "{lands:?}");
+    for path in [tx.path(), binding.path()] {
+        match lands {
+            Ok(_) => assert_eq!(path, Path::Direct),
+            Err(refused) => {
+                assert_eq!(path, Path::Staged(Why::Memory(NotRegistered::Refused(refused))));
+                assert!(path.to_string().ends_with(&refused.to_string()), "{path}");
+            }
+        }
+    }
     drop((tx, binding, sender, receiver));
     assert_eq!(memory.free(), memory.len());
 }

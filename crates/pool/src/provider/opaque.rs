@@ -175,7 +175,7 @@ impl Opaque {
 /// Until the pool is gone. All that this thread knows of the memory is a descriptor.
 fn work(memory: &OwnedFd, jobs: &mpsc::Receiver<Job>) {
     for Job { way, page, offset, mut bytes, done } in jobs {
-        let at = u64::from(page.index()) * page.len() as u64 + offset as u64;
+        let at = page.place() + offset as u64;
         let copied = match way {
             Way::In => all(bytes.len(), |from| io::pwrite(memory, &bytes[from..], at + from as u64)),
             Way::Out => {

@@ -45,7 +45,7 @@ const SCENARIOS: &[Scenario] = &[
     ("deactivate a bound queue", deactivate),
     ("switch header split off while bound", split_off),
     ("bind memory that is sent from", sent_from),
-    ("bind over the kernel's TCP", kernel),
+    ("bind to send over the kernel's TCP", kernel),
     ("receive without the flag", no_flag),
     ("receive without room for a fragment", no_room),
     ("look, and throw away: no tokens", peek_and_throw),
@@ -272,7 +272,7 @@ fn sent_from(scene: &Scene) -> anyhow::Result<String> {
 
 fn kernel(_: &Scene) -> anyhow::Result<String> {
     match Stack::builder().transport(Transport::Kernel).build() {
-        Ok(stack) => refused(stack.bind_rx(&memory(PAGES)?, &[1]), 95),
+        Ok(stack) => refused(stack.bind_tx(&memory(PAGES)?), 95),
         Err(error) => Ok(format!("there is no such stack here to ask: {error}")),
     }
 }

@@ -116,7 +116,7 @@ fn calls(device: &[Frag]) -> Vec<(Vec<TokenRange>, usize)> {
         {
             let full = ranges.len() == MOST_RANGES;
             match ranges.last_mut() {
-                Some(last) if last.start + last.count == frag.token => last.count += 1,
+                Some(last) if last.start + u64::from(last.count) == frag.token => last.count += 1,
                 _ if full => {
                     calls.push((vec![(*frag).into()], 1));
                     continue;
@@ -234,7 +234,7 @@ fn compare(got: &mut Got, pattern: Pattern, bytes: &[u8], scratch: &mut Vec<u8>)
 mod tests {
     use super::*;
 
-    fn frags(tokens: impl IntoIterator<Item = u32>) -> Vec<Frag> {
+    fn frags(tokens: impl IntoIterator<Item = u64>) -> Vec<Frag> {
         tokens.into_iter().map(|token| Frag { offset: 0, len: 1, token, binding: 1 }).collect()
     }
 

@@ -49,6 +49,13 @@ fn settle(placed: &Chain) -> Result<()> {
     Ok(())
 }
 
+/// There are bytes, and no room for a fragment.
+pub(crate) fn too_small() -> Error {
+    Error::new(Op::Recv, Errno::from_raw_os_error(TOO_SMALL))
+        .about("most")
+        .because("there is no room for a fragment; take one at least")
+}
+
 impl Stream {
     /// Receives up to `n` bytes by reference, and waits where there is nothing: bytes in the host's memory as a view, or fragments of a
     /// device's memory with a token each, whichever comes first; never both in one call, which returns short instead. None at all is the
@@ -76,6 +83,9 @@ impl Stream {
     ///
     /// As [`Stream::recv`]; ETOOSMALL (525) where there are bytes and `most` is 0: nothing is taken then.
     pub fn recv_frags_with_flags(&self, n: usize, most: usize, flags: RecvFlags) -> Result<Frags> {
+        if let Some(received) = self.socket.recv_frags(n, most, flags) {
+            return received;
+        }
         let (peeks, throws) = (flags.contains(RecvFlags::PEEK), flags.contains(RecvFlags::TRUNC));
         let dont_wait = flags.contains(RecvFlags::DONTWAIT);
         let (got, copies) =
@@ -156,9 +166,7 @@ impl Stream {
                 Frags::of_none(len)
             }
             Got::TooSmall => {
-                return Err(Error::new(Op::Recv, Errno::from_raw_os_error(TOO_SMALL))
-                    .about("most")
-                    .because("there is no room for a fragment; take one at least"));
+                return Err(too_small());
             }
             Got::Host(data) => {
                 count(data.payload().len(), 0);
@@ -191,7 +199,8 @@ impl Stream {
         Ok(self.tokens_made().map_or(0, |tokens| tokens.give_back(ranges)))
     }
 
-    /// As [`Stream::dont_need`], of ranges as setsockopt(2) takes them: struct dmabuf_token, 8 bytes each, in this machine's byte order.
+    /// As [`Stream::dont_need`], of ranges as setsockopt(2) takes them: struct dmabuf_token, 8 bytes each, in this machine's byte order. (Its
+    /// tokens have 32 bits: those above have no such form.)
     ///
     /// # Errors
     ///
@@ -205,7 +214,7 @@ impl Stream {
         let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
         let ranges: Vec<TokenRange> = ranges
             .chunks_exact(8)
-            .map(|range| TokenRange { start: word(range), count: word(&range[4..]) })
+            .map(|range| TokenRange { start: word(range).into(), count: word(&range[4..]) })
             .collect();
         self.dont_need(&ranges)
     }
@@ -216,11 +225,11 @@ impl Stream {
     }
 
     fn tokens_made(&self) -> Option<&Arc<Tokens>> {
-        self.socket.on_stack().ok()?.tokens()
+        self.socket.tokens()
     }
 
     /// That bytes which the CPU cannot read are next: what a receive into a buffer says.
-    pub(super) fn unreadable() -> Error {
+    pub(crate) fn unreadable() -> Error {
         of(Op::Recv, Cause::DeviceMemory)
     }
 }

@@ -6,6 +6,8 @@ mod options;
 mod traits;
 mod zerocopy;
 
+pub(crate) use frags::too_small;
+
 use crate::Stack;
 use crate::error::of;
 use crate::socket::{PIECE, Way, checked};

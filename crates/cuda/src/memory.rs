@@ -112,6 +112,7 @@ impl Cuda {
     ///
     /// `to` is an address on this device of memory that has as many bytes, and nobody uses them meanwhile.
     pub unsafe fn collect(&self, to: u64, pieces: &[(u64, usize)]) -> Result<(), CopyError> {
+        self.settle()?;
         self.with(|queue| {
             for (at, len) in pieces {
                 inside(queue, *at, *len)?;
@@ -150,6 +151,8 @@ impl Cuda {
         self.with(|queue| unsafe { queue.order(stream, false) }.map_err(|error| io(&error)))
     }
 
+    /// With the lock of the queue, for what does not wait for others' copies: whoever has to wait for those settles first, without it, so that the stack
+    /// goes on submitting. (A copy to memory of the host's that is not pinned waits within the driver's call, but then for itself alone.)
     fn with<R>(&self, act: impl FnOnce(&mut Queue) -> Result<R, CopyError>) -> Result<R, CopyError> {
         act(self.queue.lock().as_mut().ok_or(CopyError::Io(Errno::NXIO))?)
     }
@@ -212,6 +215,7 @@ impl MemoryProvider for Cuda {
 impl Device for Cuda {
     fn write_at(&self, at: u64, from: &[IoSlice<'_>]) -> Result<(), CopyError> {
         let len = from.iter().map(|slice| slice.len()).sum();
+        self.settle()?;
         self.with(|queue| {
             inside(queue, at, len)?;
             queue.write(at, from).map_err(|error| io(&error))
@@ -222,6 +226,7 @@ impl Device for Cuda {
     }
 
     fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), CopyError> {
+        self.settle()?;
         self.with(|queue| {
             inside(queue, at, into.len())?;
             queue.read(at, into).map_err(|error| io(&error))

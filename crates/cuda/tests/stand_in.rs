@@ -153,6 +153,11 @@ fn pages_stay_until_their_event_and_who_settles_gets_them_back() {
     assert!(world.all_home());
     assert!(world.cuda.report().waited > 0);
     world.check(&model);
+    // So does who reads, without the lock that others submit under; then nothing is under way that it would wait for with it.
+    world.submit(&mut model, 100, false).unwrap();
+    let waited = world.cuda.report().waited;
+    world.check(&model);
+    assert!(world.cuda.report().waited > waited && world.all_home());
     // The stand-in does see a page that is written over too early. (This writes behind the pool's back.)
     let page = world.page();
     let at = page.bytes().unwrap().as_ptr().addr() as u64;

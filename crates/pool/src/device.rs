@@ -389,6 +389,12 @@ mod tests {
             memory.trim(&mut parts, 0);
             assert!(parts.is_empty());
         }
+        // Of what somebody else has nothing comes home.
+        let mut parts = memory.alloc(65536).unwrap();
+        let (other, free) = (parts[0].clone(), memory.free());
+        memory.trim(&mut parts, 1);
+        assert_eq!((parts[0].len(), other.len(), memory.free()), (1, 65536, free));
+        drop((parts, other));
         assert!(memory.free() + 4096 >= memory.len(), "all but what small pieces are cut from");
     }
 

@@ -174,9 +174,12 @@ impl Part {
         self.len -= n as u32;
     }
 
-    /// Keeps its first `n` bytes, at least one, of a page that nobody else has; the pages of a run's that have none of them come home.
+    /// Keeps its first `n` bytes, at least one. Of a run that nobody else has, the pages that have none of them come home.
     pub(crate) fn keep_front(&mut self, n: usize) {
         self.cut_back(self.len() - n);
+        if !self.page.is_unique() {
+            return;
+        }
         let each = self.page.len() / self.page.pages() as usize;
         self.page.shorten(self.end().div_ceil(each) as u32);
     }

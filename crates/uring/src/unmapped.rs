@@ -11,7 +11,9 @@ use io_uring::types::Fd;
 use io_uring::{IoUring, Probe, opcode};
 use onecopy_sys::map::Mapping;
 use rustix::io::Errno;
+use rustix::mm::Advice;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Bytes of the host's memory in front: whole pages of the kernel's, whatever size they have.
@@ -21,15 +23,19 @@ const FRONT: usize = 64 << 10;
 pub const MOST_PLACES: usize = 64;
 
 /// The offset of what has none.
-const HERE: u64 = u64::MAX;
+const NOWHERE: u64 = u64::MAX;
+
+/// Of the front's last byte, in the process that it was made in.
+const HERE: u8 = 0x5a;
 
 /// RWF_NOWAIT (include/uapi/linux/fs.h). A ring would wait otherwise, for a descriptor with O_NONBLOCK too.
 const NOWAIT: i32 = 8;
 
 /// A file's pages, registered with a ring of their own. Between calls nothing is under way.
 pub struct Unmapped {
-    ring: IoUring,
-    /// Invariant: the kernel uses it within calls alone.
+    /// The process' that made it, alone: in a child of a fork it is not mapped, and what is done to the descriptor is done to the parent's ring.
+    ring: ManuallyDrop<IoUring>,
+    /// Its last byte says whose process it is: children find it wiped. Invariant: the kernel uses the others, within calls alone.
     front: Mapping,
     len: usize,
     /// Where a request's bytes lie, as the kernel has it; kept for the next one.
@@ -62,7 +68,14 @@ impl Unmapped {
         let registered = unsafe { ring.submitter().register_buffers(&[all]) };
         registered.map_err(|error| Refused::Registered(errno(&error)))?;
         let front = whole.cut(FRONT).map_err(Refused::Registered)?;
-        Ok(Unmapped { ring, front, len, parts: Vec::with_capacity(MOST_PLACES + 1) })
+        // SAFETY: all of the mapping, of which nobody has a view; in a child it is zeroes.
+        let wiped = unsafe {
+            front.base().as_ptr().add(FRONT - 1).write(HERE);
+            rustix::mm::madvise(front.base().as_ptr().cast(), FRONT, Advice::LinuxWipeOnFork)
+        };
+        let ring = ManuallyDrop::new(ring);
+        let unmapped = Unmapped { ring, front, len, parts: Vec::with_capacity(MOST_PLACES + 1) };
+        wiped.map(|()| unmapped).map_err(Refused::Registered)
     }
 
     /// Reads what `from` has now, without waiting: up to `front` bytes to the host's memory, and what follows to `places` of the file, each a
@@ -70,8 +83,8 @@ impl Unmapped {
     ///
     /// # Errors
     ///
-    /// What readv(2) says: EAGAIN while there is nothing; EOPNOTSUPP for a descriptor that cannot be read without waiting. EFAULT for places that
-    /// are not in the file. EINVAL for no bytes at all, for more than 64 KiB in front, and for more than [`MOST_PLACES`].
+    /// What readv(2) says: EAGAIN while there is nothing; EOPNOTSUPP in a fork's child, and for a descriptor that cannot be read without waiting. EFAULT for places that
+    /// are not in the file. EINVAL for no bytes at all, for 64 KiB and more in front, and for more than [`MOST_PLACES`].
     pub fn read(
         &mut self,
         from: impl AsFd,
@@ -80,7 +93,8 @@ impl Unmapped {
     ) -> Result<(usize, &[u8]), Errno> {
         self.note(front, places)?;
         let (fd, count) = (Fd(from.as_fd().as_raw_fd()), self.parts.len() as u32);
-        let entry = opcode::ReadvFixed::new(fd, self.parts.as_ptr(), count, 0).offset(HERE).rw_flags(NOWAIT);
+        let entry =
+            opcode::ReadvFixed::new(fd, self.parts.as_ptr(), count, 0).offset(NOWHERE).rw_flags(NOWAIT);
         // SAFETY: `self.parts` is left alone during the call, which the descriptor outlives. The front is written, of which no slice is left (`&mut self`), and pages that nothing maps.
         let came = unsafe { self.run(&entry.build())? };
         // SAFETY: so many bytes are mapped, and initialised, as fresh memory is. Nobody writes them while the slice lives: the request is over, the next
@@ -106,14 +120,15 @@ impl Unmapped {
             };
         }
         let (fd, count) = (Fd(to.as_fd().as_raw_fd()), self.parts.len() as u32);
-        let entry = opcode::WritevFixed::new(fd, self.parts.as_ptr(), count, 0).offset(HERE).rw_flags(NOWAIT);
+        let entry =
+            opcode::WritevFixed::new(fd, self.parts.as_ptr(), count, 0).offset(NOWHERE).rw_flags(NOWAIT);
         // SAFETY: `self.parts` is left alone during the call, which the descriptor outlives. The kernel only reads.
         unsafe { self.run(&entry.build()) }
     }
 
     /// Notes so many bytes in front, if there are any, and these places, as the kernel has them.
     fn note(&mut self, front: usize, places: &[(u64, usize)]) -> Result<(), Errno> {
-        if front > FRONT || places.len() > MOST_PLACES || (front == 0 && places.is_empty()) {
+        if front >= FRONT || places.len() > MOST_PLACES || (front == 0 && places.is_empty()) {
             return Err(Errno::INVAL);
         }
         let base = self.front.base().as_ptr();
@@ -133,12 +148,21 @@ impl Unmapped {
         Ok(())
     }
 
+    /// Whether this is the process that made it.
+    fn is_here(&self) -> bool {
+        // SAFETY: it is mapped, and written by nobody after `new`.
+        unsafe { self.front.base().as_ptr().add(FRONT - 1).read_volatile() == HERE }
+    }
+
     /// Makes a request, and waits until it is over. When this returns nothing is under way.
     ///
     /// # Safety
     ///
     /// What the entry points at is valid until this returns, and if the kernel is to write it, nobody else looks at it.
     unsafe fn run(&mut self, entry: &Entry) -> Result<usize, Errno> {
+        if !self.is_here() {
+            return Err(Errno::OPNOTSUPP);
+        }
         // SAFETY: the caller's: this returns only when the request has completed, or when it was not handed over and never will be.
         let pushed = unsafe { self.ring.submission().push(entry) };
         if pushed.is_err() {
@@ -165,8 +189,14 @@ impl Unmapped {
 
 impl Drop for Unmapped {
     fn drop(&mut self) {
+        if !self.is_here() {
+            // The parent goes on with it.
+            return;
+        }
         // Now, and not when the kernel gets round to a ring that was closed: what is locked counts until then. If it fails, that is what is left.
         let _ = self.ring.submitter().unregister_buffers();
+        // SAFETY: here alone, and it is used no more.
+        unsafe { ManuallyDrop::drop(&mut self.ring) }
     }
 }
 
@@ -270,6 +300,29 @@ mod tests {
         assert_eq!(unmapped.read(&near, FRONT + 1, &[]), Err(Errno::INVAL));
         assert_eq!(unmapped.read(&near, 1, &[(0, 1); MOST_PLACES + 1]), Err(Errno::INVAL));
         assert_eq!(unmapped.read(&near, 64, &[]), Ok((5, &b"hello"[..])));
+    }
+
+    #[test]
+    fn a_forks_child_leaves_it_to_its_parent() {
+        onecopy_testing::alone!();
+        let Some((file, unmapped)) = unmapped() else { return };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        assert_eq!(write(&far, b"hello"), Ok(5));
+        let held = std::cell::RefCell::new(Some(unmapped));
+        let child = onecopy_sys::fork::child(|| {
+            let mut unmapped = held.take();
+            let refused = unmapped.as_mut().map(|unmapped| unmapped.read(&near, 1, &[(0, 4)]).map(drop));
+            // What the child drops is still the parent's.
+            drop(unmapped);
+            i32::from(refused != Some(Err(Errno::OPNOTSUPP)))
+        });
+        assert_eq!(child.unwrap().wait(), onecopy_sys::fork::Ended::Returned(0));
+        let mut unmapped = held.take().unwrap();
+        assert_eq!(unmapped.read(&near, 1, &[(0, 4)]), Ok((5, &b"h"[..])));
+        let mut back = [0; 4];
+        assert_eq!(pread(&file, &mut back, 0), Ok(4));
+        assert_eq!(&back, b"ello");
     }
 
     #[test]

@@ -412,6 +412,17 @@ impl Stream {
                 patience.wait_for(&connection.fd, PollFlags::IN | PollFlags::RDHUP).map_err(wait)
             }
             NotRead::Errno(Errno::INTR) => Ok(()),
+            // Not of the socket, but of the read itself, which took nothing.
+            NotRead::Errno(
+                errno @ (Errno::NOMEM
+                | Errno::NOBUFS
+                | Errno::FAULT
+                | Errno::INVAL
+                | Errno::IO
+                | Errno::OPNOTSUPP),
+            ) => Err(wait(errno).because(
+                "io_uring did not read into the device's memory; unbind it, and the bytes come to the host's",
+            )),
             NotRead::Errno(errno) => {
                 let mut state = connection.lock();
                 // The error of the socket, which the next look at it tells.

@@ -324,12 +324,12 @@ impl Connection {
         &self,
         py: Python<'_>,
         binding: &TxBinding,
-        ranges: Vec<(u64, u64)>,
+        ranges: &Bound<'_, PyAny>,
         flags: u32,
     ) -> PyResult<Sent> {
         let inner = self.sender()?;
         let stream = inner.transport.on_stack().map_err(failed)?;
-        let (binding, ranges) = (binding.get()?, sending::ranges(ranges));
+        let (binding, ranges) = (binding.get()?, sending::ranges(ranges)?);
         let mut own = SendFlags::empty();
         own.set(SendFlags::DONTWAIT, flags & DONTWAIT != 0);
         let mut sending = Sending::default();

@@ -1,13 +1,14 @@
 //! Sending from a device's memory: what binds it to a stack, and how a send is told of.
 
+use onecopy::advanced::chain::Chain;
 use onecopy::devmem::{self, TxRange};
 use onecopy::zerocopy::{self, How};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::io::Errno;
 use std::future::Future;
-use std::mem;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -73,8 +74,13 @@ impl TxBinding {
 }
 
 /// Ranges of a memory, from pairs of an offset and a length.
-pub fn ranges(pairs: Vec<(u64, u64)>) -> Vec<TxRange> {
-    pairs.into_iter().map(|(offset, len)| TxRange { offset, len }).collect()
+pub fn ranges(pairs: &Bound<'_, PyAny>) -> PyResult<Vec<TxRange>> {
+    let pairs: Vec<(u64, u64)> =
+        pairs.extract().map_err(|error: PyErr| match error.is_instance_of::<PyTypeError>(pairs.py()) {
+            true => PyTypeError::new_err("ranges are pairs of an offset and a length, such as [(0, 4096)]"),
+            false => error,
+        })?;
+    Ok(pairs.into_iter().map(|(offset, len)| TxRange { offset, len }).collect())
 }
 
 /// Makes a descriptor readable: each who waits for a send polls it.
@@ -82,7 +88,7 @@ struct Bell(OwnedFd);
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
-        // It can't be full: who rings finds 1, or 2, in it.
+        // It is never full: it counts, and is rung a few times for each piece.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
@@ -110,22 +116,31 @@ struct State {
 
 impl State {
     /// Looks whether they are complete. Returns what they kept, to be dropped without the lock.
-    fn look(&mut self) -> Vec<impl Send + use<>> {
+    ///
+    /// The bell is quiet before it is asked: what completes later rings again. Once all are, it stays readable, for whoever waits.
+    fn look(&mut self) -> Vec<Chain> {
+        let mut back = Vec::new();
+        if self.under_way.is_empty() {
+            return back;
+        }
         let waker = self.bell.clone().map_or_else(|| Waker::noop().clone(), Waker::from);
         let mut context = Context::from_waker(&waker);
-        let (mut back, mut left) = (Vec::new(), Vec::new());
-        for mut sent in mem::take(&mut self.under_way) {
-            match Pin::new(&mut sent).poll(&mut context) {
-                Poll::Ready((chain, how)) => {
-                    self.how.copied |= how.copied;
-                    self.how.unknown |= how.unknown;
-                    self.how.dropped |= how.dropped;
-                    back.push(chain);
-                }
-                Poll::Pending => left.push(sent),
-            }
+        if let Some(bell) = &self.bell {
+            bell.quiet();
         }
-        self.under_way = left;
+        self.under_way.retain_mut(|sent| match Pin::new(sent).poll(&mut context) {
+            Poll::Ready((chain, how)) => {
+                self.how.copied |= how.copied;
+                self.how.unknown |= how.unknown;
+                self.how.dropped |= how.dropped;
+                back.push(chain);
+                false
+            }
+            Poll::Pending => true,
+        });
+        if self.under_way.is_empty() {
+            waker.wake_by_ref();
+        }
         back
     }
 }
@@ -162,10 +177,11 @@ impl Sent {
             return Ok(Arc::clone(bell));
         }
         let bell = state.bell.insert(Bell::new()?).clone();
-        let back = state.look();
         if state.under_way.is_empty() {
             bell.wake_by_ref();
         }
+        // From now on they ring.
+        let back = state.look();
         drop(state);
         drop(back);
         Ok(bell)
@@ -183,10 +199,10 @@ impl Sent {
                 return Err(Errno::AGAIN.into());
             }
             let bell = self.bell()?;
-            on_stack::wait(bell.0.as_fd(), PollFlags::IN, left)?;
-            if self.look()?.is_none() {
-                // One of several pieces is. Who else waits looks again, too, or is rung for by the next one.
-                bell.quiet();
+            match on_stack::wait(bell.0.as_fd(), PollFlags::IN, left) {
+                // It may have come at the last moment.
+                Err(failure) if failure.waits() && !failure.is_interrupted() => {}
+                done => done?,
             }
         }
     }

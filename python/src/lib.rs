@@ -1,4 +1,4 @@
-//! The Python package `onecopy`: what Python holds of the sockets. `onecopy/__init__.py` beside it is what programs import.
+//! The Python package `onecopy`: what Python holds of the sockets. `package/onecopy` beside it is what programs import.
 
 use pyo3::prelude::*;
 

@@ -114,7 +114,7 @@ impl Python {
             fs::remove_dir_all(at).with_context(|| at.display().to_string())?;
         }
         let source = shell::root().join("python");
-        let folders = [("onecopy", source.join("onecopy")), ("tests", source.join("tests"))];
+        let folders = [("onecopy", source.join("package/onecopy")), ("tests", source.join("tests"))];
         let examples = ("examples", shell::root().join("examples/python"));
         for (folder, from) in folders.into_iter().chain([examples]) {
             fs::create_dir_all(at.join(folder)).with_context(|| at.display().to_string())?;
@@ -125,7 +125,9 @@ impl Python {
                 }
             }
         }
-        fs::copy(source.join("pyproject.toml"), at.join("pyproject.toml"))?;
+        for file in ["pyproject.toml", "README.md"] {
+            fs::copy(source.join(file), at.join(file))?;
+        }
         let built = target.join("debug/lib_onecopy.so");
         let there = at.join("onecopy").join(library);
         fs::copy(&built, there).with_context(|| built.display().to_string())?;

@@ -4,22 +4,22 @@ use onecopy::Transport;
 use onecopy::unix::{Config, SocketAddr};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::net::{SocketAddr as Host, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr as Host, SocketAddrV6};
 
 use crate::call::failed;
 
 /// Where to.
-pub enum Address<'a> {
+pub enum Address {
     /// `unix:/path`, or `unix:@name` of the abstract namespace.
     Unix(SocketAddr),
-    /// `tcp://host:port`.
-    Tcp(&'a str),
+    /// `tcp://host:port`: the addresses that it stands for.
+    Tcp(Vec<Host>),
 }
 
-impl Address<'_> {
-    pub fn parse(text: &str) -> PyResult<Address<'_>> {
-        if let Some(host) = text.strip_prefix("tcp://") {
-            return Ok(Address::Tcp(host));
+impl Address {
+    pub fn parse(py: Python<'_>, text: &str) -> PyResult<Address> {
+        if text.starts_with("tcp://") {
+            return Ok(Address::Tcp(hosts(py, "tcp", text)?));
         }
         let Some(name) = text.strip_prefix("unix:") else {
             return Err(PyValueError::new_err(format!(
@@ -34,19 +34,40 @@ impl Address<'_> {
     }
 }
 
-/// The addresses that `scheme://host:port` stands for, at least one. A name may take long to look up: nobody waits for the GIL meanwhile.
+/// The addresses that `scheme://host:port` stands for, at least one. A name is looked up as Python does it: others go on meanwhile, and socket.gaierror says what failed.
 pub fn hosts(py: Python<'_>, scheme: &str, text: &str) -> PyResult<Vec<Host>> {
-    let host = text.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://")).ok_or_else(|| {
-        PyValueError::new_err(format!("{text:?} is no address here: write {scheme}://host:port"))
-    })?;
+    let wrong = || PyValueError::new_err(format!("{text:?} is no address here: write {scheme}://host:port"));
+    let host = text.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://")).ok_or_else(wrong)?;
     if let Ok(address) = host.parse() {
         return Ok(vec![address]);
     }
-    let found: Vec<Host> = py.detach(|| host.to_socket_addrs().map(Iterator::collect)).map_err(failed)?;
-    if found.is_empty() {
-        return Err(PyValueError::new_err(format!("{host:?} has no address")));
+    let (name, port) = host.rsplit_once(':').ok_or_else(wrong)?;
+    let port: u16 = port.parse().map_err(|_| wrong())?;
+    if name.is_empty() || name.contains(['[', ']', ':']) {
+        return Err(wrong());
     }
-    Ok(found)
+    let socket = py.import("socket")?;
+    let stream = socket.getattr("SOCK_STREAM")?;
+    let found = socket.call_method1("getaddrinfo", (name, port, 0, stream))?;
+    let mut hosts = Vec::new();
+    for one in found.try_iter()? {
+        let place = one?.get_item(4)?;
+        let ip: String = place.get_item(0)?.extract()?;
+        // (One of IPv6 may name its interface behind a percent sign, which is a number of its own as well.)
+        let ip = ip.split('%').next().unwrap_or_default();
+        match ip.parse() {
+            Ok(IpAddr::V4(ip)) => hosts.push(Host::from((ip, port))),
+            Ok(IpAddr::V6(ip)) => {
+                let scope = place.get_item(3)?.extract()?;
+                hosts.push(SocketAddrV6::new(ip, port, 0, scope).into());
+            }
+            Err(_) => {}
+        }
+    }
+    if hosts.is_empty() {
+        return Err(PyValueError::new_err(format!("{name:?} has no IP address")));
+    }
+    Ok(hosts)
 }
 
 /// What a socket is made with.

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use rustix::io::Errno;
 use std::mem;
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -180,7 +180,7 @@ impl Connection {
         timeout: Option<f64>,
     ) -> PyResult<Connection> {
         let limit = call::limit(timeout)?;
-        let transport = match Address::parse(address)? {
+        let transport = match Address::parse(py, address)? {
             Address::Unix(name) => {
                 let config = options.config()?;
                 if options.records {
@@ -191,9 +191,9 @@ impl Connection {
                     call::waiting(py, None, || Ok(Transport::Stream(Stream::connect_with(&name, &config)?)))?
                 }
             }
-            Address::Tcp(host) => {
+            Address::Tcp(hosts) => {
                 options.tcp()?;
-                call::waiting(py, limit, || Transport::tcp(reach(host, limit)?))?
+                call::waiting(py, limit, || Transport::tcp(reach(&hosts, limit)?))?
             }
         };
         Connection::with_timeout(transport, limit)
@@ -267,13 +267,12 @@ impl Connection {
     }
 }
 
-/// Connects to the first of the host's addresses that answers.
-fn reach(host: &str, limit: Option<Duration>) -> Result<TcpStream, Failure> {
-    use std::net::ToSocketAddrs;
-    let Some(limit) = limit.filter(|limit| !limit.is_zero()) else { return Ok(TcpStream::connect(host)?) };
-    let mut last = Failure { errno: Errno::INVAL.raw_os_error(), text: format!("{host:?} has no address") };
-    for address in host.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, limit) {
+/// Connects to the first of these that answers.
+fn reach(hosts: &[SocketAddr], limit: Option<Duration>) -> Result<TcpStream, Failure> {
+    let Some(limit) = limit.filter(|limit| !limit.is_zero()) else { return Ok(TcpStream::connect(hosts)?) };
+    let mut last = Failure::from(Errno::ADDRNOTAVAIL);
+    for address in hosts {
+        match TcpStream::connect_timeout(address, limit) {
             Ok(stream) => return Ok(stream),
             Err(error) => {
                 let late = error.kind() == std::io::ErrorKind::TimedOut;

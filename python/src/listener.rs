@@ -84,7 +84,7 @@ impl Listener {
         options: &Options<'_>,
         backlog: Option<u32>,
     ) -> PyResult<Listener> {
-        let socket = match Address::parse(address)? {
+        let socket = match Address::parse(py, address)? {
             Address::Unix(name) => {
                 let mut config = options.config()?;
                 config.backlog = backlog.unwrap_or(config.backlog);
@@ -98,9 +98,9 @@ impl Listener {
                     Socket::Stream(listener)
                 }
             }
-            Address::Tcp(host) => {
+            Address::Tcp(hosts) => {
                 options.tcp()?;
-                let listener = py.detach(|| TcpListener::bind(host)).map_err(failed)?;
+                let listener = TcpListener::bind(&*hosts).map_err(failed)?;
                 listener.set_nonblocking(true).map_err(failed)?;
                 if let Some(backlog) = backlog {
                     // listen(2) again changes the backlog.

@@ -52,6 +52,12 @@ fn built(error: BuildError) -> PyErr {
         BuildError::System(errno) => *errno,
         BuildError::Uring(refused) => refused.errno(),
         BuildError::Pages(_) => Errno::NOMEM,
+        BuildError::NoLink => {
+            return PyValueError::new_err("a stack needs a link: tap=\"onecopy0\", or transport=\"kernel\"");
+        }
+        BuildError::NoAddress => {
+            return PyValueError::new_err("a stack needs an address of its own: address=\"10.0.0.2/24\"");
+        }
         _ => return PyValueError::new_err(error.to_string()),
     };
     failed(Failure { errno: errno.raw_os_error(), text: error.to_string() })

@@ -281,6 +281,12 @@ def test_errors_are_exceptions_of_the_right_kind(address: str) -> None:
         onecopy.pair(transport="pigeon")
     with pytest.raises(ValueError, match="records"):
         onecopy.connect("tcp://127.0.0.1:1", records=True)
+    for call in (onecopy.connect, onecopy.listen):
+        for wrong in ("tcp://localhost", "tcp://:80", "tcp://localhost:http", "tcp://localhost:65536", "tcp://::1:80"):
+            with pytest.raises(ValueError, match="write tcp://host:port"):
+                call(wrong)
+        with pytest.raises(socket.gaierror):
+            call("tcp://no-such-host.invalid:80")
 
     one, other = onecopy.pair()
     with pytest.raises(BlockingIOError):
@@ -404,6 +410,14 @@ def test_a_forked_child_uses_its_end() -> None:
     one.sendall(b"ok")
     assert os.waitpid(child, 0)[1] == 0
     assert got == PATTERN
+
+
+def test_a_hosts_name_is_looked_up() -> None:
+    with onecopy.listen("tcp://localhost:0") as listener:
+        port = listener.address.rsplit(":", 1)[1]
+        with onecopy.connect(f"tcp://localhost:{port}", timeout=20) as client, listener.accept() as server:
+            client.sendall(b"by name")
+            assert server.recv(7) == b"by name"
 
 
 def test_tcp_over_the_kernel() -> None:

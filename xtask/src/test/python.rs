@@ -13,7 +13,7 @@ use super::Outcome;
 use crate::shell::{self, command, run as sh};
 
 /// Seconds that the tests may take before they count as hung.
-const LIMIT: &str = "300";
+const LIMIT: &str = "600";
 
 /// By which names a free-threaded Python goes (PEP 703), of the versions that PyO3 knows.
 const FREE_THREADED: [&str; 2] = ["python3.14t", "python3.15t"];

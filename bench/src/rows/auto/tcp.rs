@@ -168,7 +168,8 @@ impl Session for Tcp {
         let gigabytes = (count * self.size as u64) as f64 / 1e9;
         let mut settings = vec![("copied".to_owned(), format!("{copied} of {count} sends"))];
         settings.extend(
-            Measured::known().map(|here| ("copied below".to_owned(), format!("{} bytes", here.below))),
+            Measured::known(Tell::Notice)
+                .map(|here| ("copied below".to_owned(), format!("{} bytes", here.below))),
         );
         let values = vec![(RATE, gigabytes / seconds), (CPU_PER_GB.name, cpu / gigabytes)];
         Ok(Sample { seconds, values, settings })

@@ -139,7 +139,7 @@ impl crate::row::Session for Small {
         let (seconds, cpu) = (start.elapsed().as_secs_f64(), proc::cpu_seconds() - before);
         let mut settings = vec![(format!("-s{}", self.size), line(work, self.size, seconds))];
         if self.account.allowance().small == Rule::Measured {
-            let below = Measured::here(&self.pool).below;
+            let below = Measured::here(&self.pool, Tell::Handle).below;
             settings.push(("copied below".to_owned(), format!("{below} bytes")));
         }
         let values = vec![("send", cpu / work as f64 * 1e9)];

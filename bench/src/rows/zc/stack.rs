@@ -5,6 +5,7 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, bail, ensure};
 use onecopy::advanced::chain::{Chain, Fragment, Writer};
 use onecopy::advanced::notify::threshold::Measured;
+use onecopy::advanced::notify::zerocopy::Tell;
 use onecopy::advanced::notify::{Config, Context as Notify, Lane, Queue, Segment};
 use onecopy::advanced::pool::provider::Heap;
 use onecopy::advanced::pool::{Page, PagePool, PoolConfig};
@@ -191,7 +192,7 @@ impl crate::row::Session for Stack {
         let mut settings = vec![(switch, line(part * 8, self.size, seconds))];
         if way == Way::Stacked {
             // What sockets would copy instead, on this machine.
-            let below = Measured::here(&self.pool).below;
+            let below = Measured::here(&self.pool, Tell::Notice).below;
             settings.push(("copied below".to_owned(), format!("{below} bytes")));
         }
         Ok(crate::row::Sample { seconds: seconds + bare, values, settings })

@@ -21,11 +21,20 @@ const ROUNDS: u32 = 15;
 /// From here on no other round begins: on a machine that is busy there are fewer.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-static HERE: OnceLock<Measured> = OnceLock::new();
+/// What was measured for sends with a handle, and for those with a notice.
+static HERE: [OnceLock<Measured>; 2] = [OnceLock::new(), OnceLock::new()];
+
+fn here(tell: Tell) -> &'static OnceLock<Measured> {
+    match tell {
+        Tell::Handle => &HERE[0],
+        Tell::Notice => &HERE[1],
+    }
+}
 
 /// What a copy of so many bytes costs beside a reference and being told, by all of the way that both take through a socket's account: the send
 /// is begun and ended, its bytes wait in a queue, are handed down, acknowledged, and the program hears that its pages are free. (What TCP
-/// does beside that, it does for either.)
+/// does beside that, it does for either.) A copy is told of, too: by a handle that is over at once, or by a notice as any other. So each
+/// kind of word has a limit of its own.
 ///
 /// The bytes that are copied lie in the cache, which is what a copy is best at: who sends what he has just made. So it is never less
 /// than what is saved.
@@ -38,23 +47,23 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// What this process has measured: at its first call, with pages of `pages`, in some milliseconds.
-    pub fn here<A: Pages + ?Sized>(pages: &A) -> &'static Measured {
-        HERE.get_or_init(|| Measured::now(pages))
+    /// What this process has measured for sends that are told of so: at the first call for these, with pages of `pages`, in some milliseconds.
+    pub fn here<A: Pages + ?Sized>(pages: &A, tell: Tell) -> &'static Measured {
+        here(tell).get_or_init(|| Measured::now(pages, tell))
     }
 
     /// The same, if it has been measured.
-    pub fn known() -> Option<&'static Measured> {
-        HERE.get()
+    pub fn known(tell: Tell) -> Option<&'static Measured> {
+        here(tell).get()
     }
 
     /// Measures it. Where there is no page, what is not known costs nothing to lend.
-    pub fn now<A: Pages + ?Sized>(pages: &A) -> Measured {
+    pub fn now<A: Pages + ?Sized>(pages: &A, tell: Tell) -> Measured {
         // All send from the same pages, so that a small pool has some left to copy into.
         let buffer: Vec<_> = (0..MOST.div_ceil(pages.page_len()))
             .map_while(|_| written(pages, MOST.min(pages.page_len())))
             .collect();
-        let road = |size, copies| Road::new(pages, &buffer, size, copies);
+        let road = |size, copies| Road::new(pages, &buffer, size, (copies, tell));
         let sizes =
             std::iter::successors(Some(LEAST), |size| Some(size * 2)).take_while(|size| *size <= MOST);
         let mut roads: Vec<_> =
@@ -109,12 +118,13 @@ struct Road<'p, A: ?Sized> {
     buffer: Vec<Page>,
     size: u32,
     copies: bool,
+    tell: Tell,
     waiting: Vec<Sent>,
 }
 
 impl<'p, A: Pages + ?Sized> Road<'p, A> {
-    /// For sends of `size` bytes out of `buffer`, all of them copied, or all lent.
-    fn new(pages: &'p A, buffer: &[Page], size: u32, copies: bool) -> Option<Road<'p, A>> {
+    /// For sends of `size` bytes out of `buffer`, all of them copied, or all lent, and how the program hears of them.
+    fn new(pages: &'p A, buffer: &[Page], size: u32, (copies, tell): (bool, Tell)) -> Option<Road<'p, A>> {
         let small = Small::Below(if copies { u32::MAX } else { 0 });
         let account = Account::new(Allowance { pinned: None, small, ..Allowance::default() });
         Some(Road {
@@ -125,11 +135,12 @@ impl<'p, A: Pages + ?Sized> Road<'p, A> {
             buffer: buffer.get(..size.div_ceil(pages.page_len()) as usize)?.to_vec(),
             size,
             copies,
+            tell,
             waiting: Vec::new(),
         })
     }
 
-    /// Nanoseconds of a send, from the program's chain to its handle's word that the pages are free.
+    /// Nanoseconds of a send, from the program's chain to the word that the pages are free.
     fn time(&mut self) -> Option<u64> {
         let start = Instant::now();
         (0..SENDS).try_for_each(|_| self.send())?;
@@ -137,6 +148,10 @@ impl<'p, A: Pages + ?Sized> Road<'p, A> {
         self.account.collect();
         for sent in self.waiting.drain(..) {
             black_box(sent.try_wait().ok()?);
+        }
+        let mut told = 0;
+        while self.tell == Tell::Notice && told < SENDS {
+            told += black_box(self.socket.notice()?).sends();
         }
         let all = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Some(all / u64::from(SENDS))
@@ -148,7 +163,7 @@ impl<'p, A: Pages + ?Sized> Road<'p, A> {
             let len = self.size as usize - chain.len();
             chain.append(Fragment::new(page.clone(), 0, len.min(page.len())).ok()?).ok()?;
         }
-        let mut begun = self.socket.begin_uncopied(chain, Tell::Handle, &self.writer, 0).ok()?;
+        let mut begun = self.socket.begin_uncopied(chain, self.tell, &self.writer, 0).ok()?;
         if begun.is_copied() != self.copies {
             return None;
         }
@@ -202,20 +217,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_known_of_one_kind_of_word_says_nothing_of_the_other() {
+        let pool = PagePool::new(PoolConfig::new(), Heap::new()).unwrap();
+        let (handle, notice) = (Measured::here(&pool, Tell::Handle), Measured::here(&pool, Tell::Notice));
+        assert!(!std::ptr::eq(handle, notice));
+        assert!(std::ptr::eq(Measured::known(Tell::Handle).unwrap(), handle));
+        assert!(std::ptr::eq(Measured::known(Tell::Notice).unwrap(), notice));
+    }
+
+    #[test]
     fn it_is_measured_with_pages_and_without() {
         let pool = PagePool::new(PoolConfig::new(), Heap::new()).unwrap();
-        let measured = Measured::now(&pool);
-        assert!(measured.below <= 2 * MOST && !measured.points.is_empty());
+        for tell in [Tell::Handle, Tell::Notice] {
+            let measured = Measured::now(&pool, tell);
+            assert!(measured.below <= 2 * MOST && measured.points.len() == 10, "{tell:?}: {measured:?}");
+        }
         assert_eq!(pool.stats().in_flight, pool.stats().in_cache + pool.stats().in_ring, "it keeps no page");
         // Large pages are not written to their ends, which takes longer than all of the measuring.
         let large = PagePool::new(PoolConfig::new().order(12).limit(6), Heap::new()).unwrap();
         let all = || (0..6).map(|_| large.alloc().unwrap()).collect::<Vec<_>>();
         all().iter_mut().for_each(|page| *page.bytes_mut().unwrap().last_mut().unwrap() = 9);
-        assert!(!Measured::now(&large).points.is_empty());
+        assert!(!Measured::now(&large, Tell::Handle).points.is_empty());
         assert!(all().iter_mut().all(|page| page.bytes_mut().unwrap().last() == Some(&9)));
         // Whoever has no pages has nothing to copy into.
         let none = PagePool::new(PoolConfig::new().limit(1), Heap::new()).unwrap();
         let _one = none.alloc().unwrap();
-        assert_eq!(Measured::now(&none).below, 0);
+        assert_eq!(Measured::now(&none, Tell::Handle).below, 0);
     }
 }

@@ -67,12 +67,12 @@ impl Lender {
     }
 
     /// Sees to it that what is small is known: measuring that takes some milliseconds, and the stack's lock is not held for so long.
-    pub fn prepare(&self) {
+    pub fn prepare(&self, tell: Tell) {
         if self.account.allowance().small == Small::Measured
-            && Measured::known().is_none()
+            && Measured::known(tell).is_none()
             && let Ok(pool) = PagePool::new(PoolConfig::new(), Heap::new())
         {
-            Measured::here(&pool);
+            Measured::here(&pool, tell);
         }
     }
 

@@ -122,7 +122,7 @@ impl<P: Protocol> Socket<P> {
     ) -> std::result::Result<Taken, NotSent> {
         let (dont_wait, hint) = (flags.contains(SendFlags::DONTWAIT), self.common().hint(flags));
         let begin = |lender: &Lender, chain| {
-            lender.prepare();
+            lender.prepare(tell);
             self.with(|shard, _, now| {
                 let (inet, pool) = shard.parts();
                 let link = inet.interface().capabilities();

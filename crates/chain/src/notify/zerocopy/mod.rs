@@ -45,7 +45,8 @@
 //!
 //! # Small sends
 //!
-//! Below some size a copy costs less than being told. Where that is depends on the machine, so it is measured ([`Small::Measured`]) there, once.
+//! Below some size a copy costs less than being told. Where that is depends on the machine, so it is measured ([`Small::Measured`]) there,
+//! once for each of the two ways to be told: a notice that is stacked with others costs less than a handle, and a copy has one, too.
 //! A socket may say otherwise for its own sends ([`Zerocopy::set_small`]).
 
 mod account;
@@ -61,7 +62,7 @@ pub use wakers::HoldWakers;
 /// Which sends are copied although they need not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Small {
-    /// Those that cost less so, as was measured on this machine.
+    /// Those that cost less so, as was measured on this machine for sends that are told of alike ([`Tell`]).
     Measured,
     /// Those of fewer bytes; 0: none.
     Below(u32),

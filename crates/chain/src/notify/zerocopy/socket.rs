@@ -139,7 +139,7 @@ impl Zerocopy {
         let allowance = self.shared.state.lock().allowance;
         let small = match self.small.unwrap_or(allowance.small) {
             Small::Below(bytes) => bytes as usize,
-            Small::Measured => Measured::here(writer.pages()).below as usize,
+            Small::Measured => Measured::here(writer.pages(), tell).below as usize,
         };
         let readable = matches!(chain.kind(), None | Some(Kind::Host));
         if chain.kind() == Some(Kind::Device) && !self.unreadable {

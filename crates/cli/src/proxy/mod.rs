@@ -268,6 +268,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let scheme = if identity.is_some() { "https" } else { "http" };
     let totals = Arc::new(Totals::default());
     let log = AccessLog::open(args.operate.log(), totals.clone())?;
+    let end = log.end();
     let (renewed, times) = Again::new("proxy", args, says, log.clone())?;
     let (stop, stopped) = watch::channel(false);
     process::block_on(async {
@@ -367,7 +368,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let ended = tokio::task::spawn_blocking(move || thread.join()).await?;
             cut += ended.map_err(|_| anyhow::anyhow!("a thread of the proxy panicked"))??;
         }
-        log.finish();
+        drop(end);
         info!(target: "onecopy proxy", "{why}; {}", totals.sum());
         if cut > 0 {
             warn!(target: "onecopy proxy", "{cut} clients did not finish within {:?} and were cut", times.borrow().grace);

@@ -210,6 +210,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let totals = Arc::new(Totals::default());
     let log = AccessLog::open(args.operate.log(), totals.clone())?;
+    let end = log.end();
     let (renewed, times) = Again::new("serve", args, says, log.clone())?;
     let daemon = Arc::new(Daemon {
         store: Store::open(&args.root, args.cache, args.revalidate)?,
@@ -305,7 +306,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let why = why.map_or_else(|| "a successor took over".to_owned(), |stop| stop.to_string());
     let grace = daemon.times().grace;
     let cut = daemon.desk.close(grace);
-    log.finish();
+    drop(end);
     info!(target: "onecopy serve", "{why}; {}", daemon.totals.sum());
     if let Some(learned) = daemon.lessons.text() {
         info!(target: "onecopy serve", "{learned}");

@@ -90,12 +90,28 @@ impl AccessLog {
         }
     }
 
+    /// [Finishes](AccessLog::finish) where the program ends.
+    pub fn end(&self) -> End {
+        End(self.clone())
+    }
+
     /// Waits until what was handed over is written, but not for long.
     pub fn finish(&self) {
         let Some(Adding(to)) = self.0.as_deref() else { return };
         let (done, finished) = channel();
         to.tell(Message::End(done));
         let _ = finished.recv_timeout(LAST);
+    }
+}
+
+/// The end of a program, by whichever way it is left, also by an error.
+#[derive(Debug)]
+#[must_use]
+pub struct End(AccessLog);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.finish();
     }
 }
 
@@ -279,6 +295,22 @@ mod tests {
             let of: Vec<usize> = came.iter().copied().filter(|n| n / each == thread).collect();
             assert_eq!(of, Vec::from_iter(thread * each..(thread + 1) * each));
         }
+    }
+
+    #[test]
+    fn a_program_that_ends_by_an_error_has_its_last_lines_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let setup = Setup { to: path.to_str().unwrap().parse().unwrap(), format: Format::Combined };
+        // It outlives the program, as in the handlers of signals and in threads that are not waited for.
+        let log = AccessLog::open(Some(setup), Arc::default()).unwrap();
+        let program = || -> anyhow::Result<()> {
+            let _end = log.end();
+            add(&log, 0);
+            anyhow::bail!("it cannot go on")
+        };
+        program().unwrap_err();
+        assert_eq!(numbers(&path), [0]);
     }
 
     /// As a program does that has no end to tell of.

@@ -273,10 +273,9 @@ impl Session for Http {
                     kernel_words(kernel, per("referenced"))
                 ),
             ));
+            // What a line costs is no figure where there were none.
             let dropped = diff("log_dropped");
-            if dropped > 0.0 {
-                settings.push(("lines left out of the log".to_owned(), format!("{dropped} of {requests}")));
-            }
+            ensure!(dropped == 0.0, "the access log left out {dropped} lines of {requests} requests");
             let upgraded = after.1["upgraded"].as_u64().unwrap_or(0);
             settings.push(("shared memory".to_owned(), if upgraded > 0 { "yes" } else { "no" }.to_owned()));
         }

@@ -135,6 +135,10 @@ pub trait Session {
     fn verify(&mut self) -> Result<()>;
     /// One round. Between rounds the session must not use the CPU.
     fn run(&mut self, work: u64) -> Result<Sample>;
+    /// The round before those that count: for caches and pages, and to find out how long work takes.
+    fn warm_up(&mut self, work: u64) -> Result<Sample> {
+        self.run(work)
+    }
 }
 
 /// What one round gave.
@@ -164,6 +168,9 @@ pub struct Reach {
     pub metric: &'static str,
     /// How far.
     pub bound: Bound,
+    /// An engine that is the rival once more: where the demand would not hold between these two, the machine is too restless to say whether it
+    /// holds for `engine`.
+    pub control: Option<&'static str>,
 }
 
 /// How far an engine must get.
@@ -184,22 +191,22 @@ pub enum Bound {
 impl Reach {
     /// `engine` must be at least `times` the best of `against` in `metric`.
     pub fn ratio(engine: &'static str, metric: &'static str, times: f64, against: &[&'static str]) -> Reach {
-        Reach { engine, metric, bound: Bound::Ratio(times, against.to_vec()) }
+        Reach { engine, metric, bound: Bound::Ratio(times, against.to_vec()), control: None }
     }
 
     /// `engine` must not be above `most` in `metric`.
     pub fn at_most(engine: &'static str, metric: &'static str, most: f64) -> Reach {
-        Reach { engine, metric, bound: Bound::AtMost(most) }
+        Reach { engine, metric, bound: Bound::AtMost(most), control: None }
     }
 
     /// `engine` must not be below `least` in `metric`.
     pub fn at_least(engine: &'static str, metric: &'static str, least: f64) -> Reach {
-        Reach { engine, metric, bound: Bound::AtLeast(least) }
+        Reach { engine, metric, bound: Bound::AtLeast(least), control: None }
     }
 
     /// `engine` must be within `slack` of the best (smallest) of `against` in `metric`.
     pub fn within(engine: &'static str, metric: &'static str, slack: f64, against: &[&'static str]) -> Reach {
-        Reach { engine, metric, bound: Bound::Within(slack, against.to_vec()) }
+        Reach { engine, metric, bound: Bound::Within(slack, against.to_vec()), control: None }
     }
 
     /// `engine` must not be above `times` what `against` has plus `slack` in `metric`.
@@ -210,7 +217,32 @@ impl Reach {
         against: &'static str,
         slack: f64,
     ) -> Reach {
-        Reach { engine, metric, bound: Bound::AtMostTimes(times, against, slack) }
+        Reach { engine, metric, bound: Bound::AtMostTimes(times, against, slack), control: None }
+    }
+
+    /// No verdict where `control`, which is the rival once more, is itself so far from it, to either side.
+    #[must_use]
+    pub fn unless_noisy(self, control: &'static str) -> Reach {
+        Reach { control: Some(control), ..self }
+    }
+
+    /// What `control` reached, where that is not enough, or where the rival would not have reached enough beside it.
+    pub fn noise(&self, larger_is_better: bool, median: impl Fn(&str) -> Option<f64>) -> Option<f64> {
+        let control = self.control?;
+        let rival = match &self.bound {
+            Bound::Ratio(_, rivals) | Bound::Within(_, rivals) => *rivals.first()?,
+            Bound::AtMostTimes(_, rival, _) => rival,
+            Bound::AtMost(_) | Bound::AtLeast(_) => return None,
+        };
+        let pair = |one: &'static str, other: &'static str| {
+            self.judge(larger_is_better, |name| match name {
+                name if name == self.engine => median(one),
+                name if name == rival => median(other),
+                name => median(name),
+            })
+        };
+        let ((reached, holds), (_, holds_turned)) = (pair(control, rival)?, pair(rival, control)?);
+        (!holds || !holds_turned).then_some(reached)
     }
 
     /// The demand in words, such as `>= 1.25 x kernel`.
@@ -306,6 +338,33 @@ mod tests {
         let reach = Reach::at_most_times("auto", "time", 0.5, "nt", 3.9);
         assert_eq!(reach.judge(false, medians), Some((9.0, false)));
         assert_eq!(Reach::at_most_times("auto", "time", 0.5, "nginx", 3.9).judge(false, medians), None);
+    }
+
+    #[test]
+    fn a_control_that_is_off_to_either_side_is_noise() {
+        let with = |control: f64| {
+            move |engine: &str| match engine {
+                "best" => Some(8.0),
+                "control" => Some(control),
+                _ => Some(1.0),
+            }
+        };
+        let ratio = Reach::ratio("auto", "rate", 0.95, &["best"]).unless_noisy("control");
+        assert_eq!(ratio.noise(true, with(7.75)), None);
+        assert_eq!(
+            (ratio.noise(true, with(7.5)), ratio.noise(true, with(8.5))),
+            (Some(0.9375), Some(1.0625))
+        );
+        let times = Reach::at_most_times("auto", "cpu", 1.05, "best", 0.0).unless_noisy("control");
+        assert_eq!(times.noise(false, with(8.25)), None);
+        assert_eq!((times.noise(false, with(8.5)), times.noise(false, with(7.5))), (Some(8.5), Some(7.5)));
+        let within = Reach::within("auto", "time", 3.0, &["best"]).unless_noisy("control");
+        assert_eq!((within.noise(false, with(10.0)), within.noise(false, with(4.0))), (None, Some(-4.0)));
+        assert_eq!(
+            Reach::ratio("auto", "rate", 0.95, &["best"]).noise(true, with(1.0)),
+            None,
+            "nobody was asked to look"
+        );
     }
 
     #[test]

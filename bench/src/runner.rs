@@ -70,16 +70,27 @@ pub struct Verdict {
     pub demand: String,
     /// The ratio that is demanded against the baseline alone, for the line in the plot.
     pub line: Option<f64>,
-    /// What was reached, and whether that is enough; `None` without figures.
+    /// What was reached, and whether that is enough; `None` without figures, and where they are `noise`.
     pub reached: Option<(f64, bool)>,
+    /// Why the figures say nothing, in words.
+    pub noise: Option<String>,
 }
 
 impl Verdict {
     /// `reached` as the demand has it: a ratio, or a value in `unit`.
     pub fn reached_in_words(&self, reached: f64, unit: &str) -> String {
-        let unit = if self.demand.contains(" x ") { "x" } else { unit };
-        format!("{} {unit}", number(reached))
+        in_words(&self.demand, reached, unit)
     }
+
+    /// Why there is no verdict, where there is none.
+    pub fn open(&self) -> &str {
+        self.noise.as_deref().unwrap_or("no figures")
+    }
+}
+
+fn in_words(demand: &str, reached: f64, unit: &str) -> String {
+    let unit = if demand.contains(" x ") { "x" } else { unit };
+    format!("{} {unit}", number(reached))
 }
 
 impl RowResult {
@@ -239,14 +250,22 @@ pub fn run(row: &'static Row, context: &Context, choice: &Choice, watch: &mut dy
             "others were running before {disturbed} of {done} rounds: leave the machine alone for figures that count"
         ));
     }
+    let noisy =
+        result.cases.iter().flat_map(|case| &case.verdicts).filter(|verdict| verdict.noise.is_some()).count();
+    if noisy > 0 {
+        result.notes.push(format!(
+            "{noisy} demands have no verdict, since the rival beside itself (control) is as far off: more --rounds, on a machine left alone"
+        ));
+    }
     if row.share < 1.0 {
         let (met, missed, _) = result.tally();
         if met + missed > 0 {
             let share = met as f64 / (met + missed) as f64;
             let word = if share >= row.share { "reached" } else { "missed" };
             result.notes.push(format!(
-                "{word}: the demands hold at {:.1} % of the points, {:.0} % are demanded",
+                "{word}: the demands hold at {:.1} % of the {} points with a verdict, {:.0} % are demanded",
                 share * 100.0,
+                met + missed,
                 row.share * 100.0
             ));
         }
@@ -264,8 +283,12 @@ struct Turn {
 
 impl Turn {
     fn round(&mut self, work: u64) -> Option<f64> {
+        self.does(|session| session.run(work))
+    }
+
+    fn does(&mut self, act: impl FnOnce(&mut dyn Session) -> Result<Sample>) -> Option<f64> {
         let session = self.session.as_mut().ok()?;
-        match session.run(work) {
+        match act(&mut **session) {
             Ok(sample) => {
                 let seconds = sample.seconds;
                 self.samples.push(sample);
@@ -296,7 +319,7 @@ fn ready(case: &Case, context: &Context, watch: &mut dyn Watch, (done, total): (
 fn warm_up(case: &Case, context: &Context, turns: &mut [Turn]) -> u64 {
     let mut slowest: f64 = 0.0;
     for turn in turns {
-        if let Some(seconds) = turn.round(case.work.warmup) {
+        if let Some(seconds) = turn.does(|session| session.warm_up(case.work.warmup)) {
             slowest = slowest.max(seconds / case.work.warmup as f64);
         }
         turn.samples.clear();
@@ -341,13 +364,13 @@ fn conclude(row: &Row, case: &Case, turns: Vec<Turn>) -> CaseResult {
                 crate::row::Bound::Ratio(times, against) if against == &[case.baseline] => Some(*times),
                 _ => None,
             };
-            Some(Verdict {
-                engine: reach.engine,
-                metric: reach.metric,
-                demand: reach.demand(metric.unit),
-                line,
-                reached: reach.judge(metric.larger, median),
-            })
+            let (demand, reached) = (reach.demand(metric.unit), reach.judge(metric.larger, median));
+            let noise = reached.zip(reach.noise(metric.larger, median)).map(|((reached, _), of_control)| {
+                let words = |reached| in_words(&demand, reached, metric.unit);
+                format!("{}, but its like has {}: noise", words(reached), words(of_control))
+            });
+            let reached = if noise.is_some() { None } else { reached };
+            Some(Verdict { engine: reach.engine, metric: reach.metric, demand, line, reached, noise })
         })
         .collect();
     CaseResult { case: case.name.clone(), baseline: case.baseline, engines, verdicts }
@@ -458,6 +481,15 @@ mod tests {
         assert_eq!(*log.borrow(), expected);
         assert_eq!(result.verdicts[0].reached, Some((2.0, true)));
         assert_eq!(figure(&result.engines, "ours", "rate").unwrap().ratio, Some(2.0));
+    }
+
+    #[test]
+    fn where_the_rival_differs_from_itself_there_is_no_verdict() {
+        let (mut case, _) = fake(&["kernel", "ours"], None);
+        case.reach = vec![case.reach.remove(0).unless_noisy("ours")];
+        let verdict = rounds(&case, 1).verdicts.remove(0);
+        assert_eq!(verdict.reached, None);
+        assert_eq!(verdict.open(), "2.00 x, but its like has 2.00 x: noise");
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Watch for Terminal {
             words.push(paint(&format!("{missed} missed"), RED));
         }
         if open > 0 {
-            words.push(paint(&format!("{open} without figures"), YELLOW));
+            words.push(paint(&format!("{open} without a verdict"), YELLOW));
         }
         if met + missed + open > 0 {
             self.say(&format!("  reach: {}", words.join(", ")));
@@ -171,6 +171,6 @@ pub fn verdict(verdict: &Verdict, unit: &str) -> String {
             let reached = verdict.reached_in_words(reached, unit);
             paint(&format!("✗ {} ({reached})", verdict.demand), RED)
         }
-        None => paint(&format!("? {} (no figures)", verdict.demand), YELLOW),
+        None => paint(&format!("? {} ({})", verdict.demand, verdict.open()), YELLOW),
     }
 }

@@ -113,7 +113,7 @@ fn tally(result: &RowResult) -> String {
     let (met, missed, open) = result.tally();
     let mut text = String::new();
     for (count, class, word) in
-        [(met, "met", "reached"), (missed, "missed", "missed"), (open, "open", "without figures")]
+        [(met, "met", "reached"), (missed, "missed", "missed"), (open, "open", "without a verdict")]
     {
         if count > 0 {
             let _ = write!(text, "<span class=\"chip {class}\">{count} {word}</span>");
@@ -207,7 +207,7 @@ fn chip(verdict: &Verdict, unit: &str) -> String {
         Some((reached, false)) => {
             ("missed", format!("✗ {} ({})", verdict.demand, verdict.reached_in_words(reached, unit)))
         }
-        None => ("open", format!("? {}", verdict.demand)),
+        None => ("open", format!("? {} ({})", verdict.demand, verdict.open())),
     };
     format!("<span class=\"chip {class}\">{}</span>", escape(&text))
 }
@@ -253,6 +253,7 @@ mod tests {
             demand: ">= 2 x kernel".into(),
             line: Some(2.0),
             reached: Some((ratio, ratio >= 2.0)),
+            noise: None,
         };
         let mut engines = vec![engine("kernel", 1.0, 1.0), engine("auto", ratio, ratio)];
         engines.push(EngineResult {

@@ -20,7 +20,7 @@ pub const ROW: Row = Row {
     about: "a shuffled walk through a hot set, timed once before and once after a copy of 1 MiB into memory that cycles \
             through 256 MiB; the source is one buffer; cost = what the copy added to each load",
     metrics: &[
-        Metric { name: "cost", unit: "ns/load", larger: false },
+        COST,
         Metric { name: "walk", unit: "ns/load", larger: false },
         Metric { name: "undisturbed", unit: "ns/load", larger: false },
         Metric { name: "copy", unit: "GB/s", larger: true },
@@ -31,12 +31,15 @@ pub const ROW: Row = Row {
     plot: Plot::Bars,
 };
 
+/// What a copy adds to each load.
+pub(super) const COST: Metric = Metric { name: "cost", unit: "ns/load", larger: false };
+
 /// The hot sets, in bytes.
 const SETS: [usize; 6] = [32 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 1536 << 10];
 /// The copy, in bytes.
 const COPY: usize = 1 << 20;
 /// A cost below this, in ns a load, is no cost: the clock and the machine are not that good.
-const LEAST: f64 = 0.05;
+pub(super) const LEAST: f64 = 0.05;
 
 fn cases(scale: Scale) -> Vec<Case> {
     let sets = SETS.into_iter().filter(|&set| scale != Scale::Smoke || set == 512 << 10);
@@ -110,7 +113,7 @@ impl Session for HotSet {
         Ok(Sample {
             seconds,
             values: vec![
-                ("cost", (walk - undisturbed).max(LEAST)),
+                (COST.name, (walk - undisturbed).max(LEAST)),
                 ("walk", walk),
                 ("undisturbed", undisturbed),
                 ("copy", COPY as f64 / median(&mut copies) / 1e9),

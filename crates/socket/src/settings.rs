@@ -17,10 +17,15 @@ pub struct Settings {
     nonblocking: AtomicU32,
     /// What was learned about stores, as [`Shown`] shows it; 0: nothing is learned.
     learned: AtomicU32,
+    /// Loans of fewer bytes are copied; [`FOUND_OUT`]: what is found out decides.
+    copied_below: AtomicU64,
     /// Nanoseconds; 0 for none.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
 }
+
+/// No number of bytes.
+const FOUND_OUT: u64 = u64::MAX;
 
 const POLICIES: [Policy; 3] = [Policy::Cached, Policy::NonTemporal, Policy::Auto];
 const READERS: [Reader; 4] = [Reader::SameCore, Reader::OtherCore, Reader::NoCpu, Reader::Unknown];
@@ -85,6 +90,7 @@ impl Settings {
             wait: AtomicU32::default(),
             nonblocking: AtomicU32::default(),
             learned: AtomicU32::default(),
+            copied_below: AtomicU64::new(FOUND_OUT),
             read_timeout: AtomicU64::default(),
             write_timeout: AtomicU64::default(),
         };
@@ -171,6 +177,17 @@ impl Settings {
     pub fn set_nonblocking(&self, on: bool) {
         self.nonblocking.store(u32::from(on), Relaxed);
         self.show();
+    }
+
+    /// Returns below how many bytes a loan is copied, as was set; None: it is found out.
+    #[inline]
+    pub fn copied_below(&self) -> Option<u32> {
+        u32::try_from(self.copied_below.load(Relaxed)).ok()
+    }
+
+    /// Sets below how many bytes a loan is copied; None: it is found out.
+    pub fn set_copied_below(&self, below: Option<u32>) {
+        self.copied_below.store(below.map_or(FOUND_OUT, u64::from), Relaxed);
     }
 
     /// Returns how long a receive waits at most; None: for ever.

@@ -96,7 +96,7 @@ counters! {
     kernel_copied,
     /// Bytes sent or received by reference, without a copy.
     referenced,
-    /// Sends by reference that had to copy, because the peer is plain or maps no pools.
+    /// Sends by reference that were copies, because the peer is plain or maps no pools, or since that takes less time (small loans).
     references_copied,
     /// Doorbells rung to wake the peer.
     doorbells,

@@ -58,6 +58,7 @@ pub use connection::view::View;
 pub use connection::window::Window;
 pub use handshake::invitation::is_invitation;
 pub use multiprocess::transfer::NotPassed;
+pub use onecopy_chain::notify::zerocopy::Small;
 pub use onecopy_copy::{Block, Blocks};
 pub use onecopy_socket::{
     Carrier, Error, Learned, Op, Path, Policy, Reader, ReceivedFlags, RecvFlags, Result, SendFlags, Stats,

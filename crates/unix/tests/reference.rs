@@ -440,6 +440,7 @@ fn thousands_of_pages_from_one_thread_to_another() {
     alone!();
     for wait in [Wait::Adaptive, Wait::Block] {
         let (a, b) = Stream::pair_with(&Config { wait, ..Config::default() }).unwrap();
+        a.set_small(Small::Below(0)); // each is a page, and comes as one
         let sender = std::thread::spawn(move || {
             let pool = SharedPool::new(4096, 16).unwrap();
             for i in 0..5_000u32 {
@@ -468,6 +469,86 @@ fn thousands_of_pages_from_one_thread_to_another() {
             home.push(loan);
         }
         assert_eq!(home.len(), 16, "all came home");
+    }
+}
+
+#[test]
+fn small_loans_are_copied_where_that_was_asked_for_and_told_of() {
+    use onecopy_chain::notify::{Config as LaneConfig, Context};
+    alone!();
+    let (context, mut queue) = Context::new();
+    let mut lane = context.lane(LaneConfig::default()).unwrap();
+    let (a, b) = Stream::pair().unwrap();
+    assert_eq!(a.small(), Small::Measured);
+    a.set_small(Small::Below(100));
+    assert_eq!(a.small(), Small::Below(100));
+    let pool = SharedPool::new(4096, 2).unwrap();
+    let mut told = Vec::new();
+    for (number, (len, copied)) in [(99, true), (100, false), (1, true)].into_iter().enumerate() {
+        let bytes = pattern(number, len);
+        let mut loan = loaned(&pool, &bytes);
+        loan.notify(&mut lane, number as u64).unwrap();
+        let before = a.stats();
+        assert_eq!(a.send_loan(loan).unwrap(), len);
+        let after = a.stats();
+        assert_eq!(pool.lent(), usize::from(!copied));
+        assert_eq!(after.references_copied - before.references_copied, u64::from(copied));
+        assert_eq!(after.referenced - before.referenced, if copied { 0 } else { len as u64 });
+        let view = b.recv_borrowed(usize::MAX).unwrap();
+        assert!(contents(&view) == bytes);
+        drop(view);
+        pool.reclaim().unwrap();
+        queue.reap(|done| told.push((done.user_data, done.how.copied)));
+        assert_eq!(told.last(), Some(&(number as u64, copied)));
+    }
+    // What may not be lent there may not be copied either: to whom a page may go is no matter of its size.
+    let (c, _d) = Stream::pair().unwrap();
+    c.set_small(Small::Below(u32::MAX));
+    let not = c.send_loan(loaned(&pool, b"another's")).unwrap_err();
+    assert_eq!(errno(not.error), rustix::io::Errno::XDEV.raw_os_error());
+}
+
+/// Long enough for the stream to try both ways, and to choose.
+#[test]
+fn every_byte_arrives_whichever_way_loans_are_found_to_go() {
+    alone!();
+    const LEN: usize = 64;
+    const LOANS: usize = 50_000;
+    for (policy, may_copy) in [(Policy::Auto, true), (Policy::Cached, false)] {
+        let (a, b) = Stream::pair().unwrap();
+        a.set_policy(policy);
+        let byte = |number: usize| (number % 251) as u8;
+        let sender = std::thread::spawn(move || {
+            let pool = SharedPool::new(4096, 64).unwrap();
+            for number in 0..LOANS {
+                let mut loan = pool.loan_within(LEN, LONG).unwrap();
+                loan.fill(byte(number));
+                a.send_loan(loan).unwrap();
+            }
+            (a.stats(), pool)
+        });
+        let mut buffer = vec![0; 10 * LEN + 7];
+        let mut at = 0;
+        while at < LOANS * LEN {
+            let n = b.recv(&mut buffer).unwrap();
+            assert!(n > 0);
+            for (offset, came) in buffer[..n].iter().enumerate() {
+                assert_eq!(*came, byte((at + offset) / LEN));
+            }
+            at += n;
+        }
+        let (sent, pool) = sender.join().unwrap();
+        assert_eq!(
+            (sent.sent, sent.user_copied_in + sent.referenced),
+            ((LOANS * LEN) as u64, (LOANS * LEN) as u64)
+        );
+        assert_eq!(
+            sent.references_copied > 0,
+            may_copy,
+            "who names stores has nothing copied that could be lent"
+        );
+        pool.reclaim_within(LONG).unwrap();
+        assert_eq!(pool.lent(), 0);
     }
 }
 

@@ -1,15 +1,14 @@
-//! `reference-or-copy/unix`: messages from one process to another, copied into the ring, or lent where they lie in a shared pool.
-//!
-//! What has its bytes in a page of a pool sends the loan, and the library lends it whatever its size: that is `auto`, and `lend`, too.
+//! `reference-or-copy/unix`: messages from one process to another, which lie in pages of a shared pool: the same loan, told to be copied into the
+//! ring, told to be lent, and left to what the stream finds out.
 
 use anyhow::{Result, bail, ensure};
 use onecopy::unix::{SharedPool, Stream};
+use onecopy::zerocopy::Small;
 use serde_json::{Value, json};
 
 use super::RATE;
 use crate::proc;
 use crate::row::{CPU_PER_GB, Context, Sample, Session};
-use crate::rows::aligned::Aligned;
 use crate::rows::bytes;
 use crate::rows::conn::{Conn, work_settings};
 use crate::rows::job::{number, text, whole, with};
@@ -21,8 +20,9 @@ const PAGES: usize = 256;
 const POOL: usize = 32 << 20;
 /// What is asked for as buffer: its ring takes several of all but the largest messages, and a second-level cache holds it.
 const BUFFER: usize = 256 << 10;
-/// What runs before the clock does: enough for the caches, the page tables and the waiting to settle.
-const WARM: u64 = 8 << 20;
+/// Messages that are sent before the clock runs: enough for the caches, the page tables and the waiting to settle, and for the stream to have
+/// found out which way is faster.
+const WARM: u64 = 100_000;
 
 /// One way of one size.
 pub struct Unix {
@@ -37,7 +37,6 @@ impl Unix {
     }
 
     fn transfer(&self, warm: u64, count: u64, seed: Option<u64>) -> Result<(Value, Value)> {
-        let warm = warm.div_ceil(self.size as u64);
         let job = json!({"way": self.way, "size": self.size, "warm": warm, "count": count, "seed": seed});
         let setup = Setup { buffer: Some(BUFFER), ..Setup::new("auto") };
         let job = with(setup.job(), job);
@@ -55,7 +54,7 @@ impl Session for Unix {
 
     fn run(&mut self, work: u64) -> Result<Sample> {
         let count = work.div_ceil(self.size as u64);
-        let (reader, writer) = self.transfer(work.min(WARM), count, None)?;
+        let (reader, writer) = self.transfer(count.min(WARM), count, None)?;
         let seconds = number(&reader, "end")? - number(&writer, "start")?;
         let cpu = number(&reader, "cpu")? + number(&writer, "cpu")?;
         let gigabytes = (count * self.size as u64) as f64 / 1e9;
@@ -110,11 +109,10 @@ fn drain(stream: &Stream, total: u64, seed: Option<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Who sends: from one buffer, or pages of a pool as they come home. With a seed it writes each message first.
+/// Who sends pages of a pool as they come home. With a seed it writes each message first.
 struct Writer {
     conn: Conn,
-    pool: Option<SharedPool>,
-    buffer: Aligned,
+    pool: SharedPool,
     size: usize,
 }
 
@@ -122,19 +120,11 @@ impl Writer {
     fn send(&mut self, count: u64, seed: Option<u64>) -> Result<()> {
         for number in 0..count {
             let at = number * self.size as u64;
-            if let Some(pool) = &self.pool {
-                let mut loan = pool.loan_within(self.size, proc::LIFE)?;
-                if let Some(seed) = seed {
-                    bytes::fill(&mut loan, seed, at);
-                }
-                ours(&self.conn)?.send_loan(loan)?;
-            } else {
-                let message = &mut self.buffer[..self.size];
-                if let Some(seed) = seed {
-                    bytes::fill(message, seed, at);
-                }
-                self.conn.send_all(message)?;
+            let mut loan = self.pool.loan_within(self.size, proc::LIFE)?;
+            if let Some(seed) = seed {
+                bytes::fill(&mut loan, seed, at);
             }
+            ours(&self.conn)?.send_loan(loan)?;
         }
         Ok(())
     }
@@ -143,13 +133,16 @@ impl Writer {
 /// Sends, waits for the reader's sign, and sends what counts.
 pub fn writer(job: &Value) -> Result<Value> {
     let size = whole(job, "size")? as usize;
-    let pool = match text(job, "way")? {
-        "copy" => None,
-        "lend" | "auto" => Some(SharedPool::new(size, (POOL / size).min(PAGES))?),
+    let small = match text(job, "way")? {
+        "copy" => Small::Below(u32::MAX),
+        "lend" => Small::Below(0),
+        "auto" => Small::Measured,
         other => bail!("there is no way {other}"),
     };
     let conn = meet::connect(&Setup::from_job(job)?)?;
-    let mut writer = Writer { conn, pool, buffer: Aligned::new(size, 0x5a), size };
+    ours(&conn)?.set_small(small);
+    let pool = SharedPool::new(size, (POOL / size).min(PAGES))?;
+    let mut writer = Writer { conn, pool, size };
     writer.send(whole(job, "warm")?, None)?;
     writer.conn.wait_sign()?;
     let lent = |conn: &Conn| conn.stats().map_or(0, |stats| stats.referenced);

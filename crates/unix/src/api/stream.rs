@@ -16,6 +16,7 @@ use crate::multiprocess::share::sharing_methods;
 use crate::multiprocess::transfer::passing_methods;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
+use onecopy_chain::notify::zerocopy::Small;
 use onecopy_socket::{RecvFlags, Result, SendFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io::{IoSlice, IoSliceMut};
@@ -301,8 +302,11 @@ impl Stream {
 
     /// Sends a page of a [`crate::SharedPool`] by reference. There is no copy, and the cost does not depend
     /// on the page's size. The peer receives it like other bytes, in place with [`Stream::recv_borrowed`],
-    /// and the pool gets the page back once the peer is done. Where the peer is plain, or maps no pools, the
-    /// bytes are copied, which [`Stream::stats`] counts. Returns how many bytes were sent: all of them.
+    /// and the pool gets the page back once the peer is done. Returns how many bytes were sent: all of them.
+    ///
+    /// Small loans are copied, and their pages are the pool's again at once, where that was found to be faster on this stream
+    /// ([`Stream::set_small`]); and all are where the peer is plain, or maps no pools. [`Stream::stats`] counts what was sent by reference, and
+    /// what was copied instead.
     ///
     /// # Errors
     ///
@@ -310,6 +314,21 @@ impl Stream {
     /// stream.
     pub fn send_loan(&self, loan: Loan) -> std::result::Result<usize, Box<NotSent>> {
         self.send_loan_with_flags(loan, SendFlags::empty())
+    }
+
+    /// Sets which loans are copied although they could be lent. [`Small::Measured`], as it is by itself, compares the two now and then on the loans
+    /// of up to 16 KiB that are sent, thousands of one size at a time, and copies those for which it takes less time; it lends them all where
+    /// [`Stream::set_policy`] names the stores of copies. [`Small::Below`] copies those of fewer bytes: `Small::Below(0)` none.
+    pub fn set_small(&self, small: Small) {
+        self.end.settings().set_copied_below(match small {
+            Small::Measured => None,
+            Small::Below(bytes) => Some(bytes),
+        });
+    }
+
+    /// Returns which loans are copied although they could be lent.
+    pub fn small(&self) -> Small {
+        self.end.settings().copied_below().map_or(Small::Measured, Small::Below)
     }
 
     /// Does as [`Stream::send_loan`], with flags.

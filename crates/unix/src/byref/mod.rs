@@ -21,12 +21,14 @@
 //! | `pool.rs` | the pool, and pages on loan to their writer |
 //! | `domain.rs` | the peer that a pool is for, which each of its pages knows |
 //! | `lender.rs` | what is lent to the peer, and how it comes home |
+//! | `crossing.rs` | up to which size a loan is copied after all |
 //! | `piece.rs`, `copies.rs` | receiving chains |
 //! | `listed.rs` | the list of a record that lies in pages, as its receiver has read it |
 //! | `../connection/{lend,chains,receive_pieces,listed_records}.rs` | the calls that send and receive these |
 //! | `../ancillary/pending.rs` | receiving: what a reference means |
 
 pub mod copies;
+pub mod crossing;
 pub mod domain;
 pub mod lender;
 pub mod listed;

@@ -40,7 +40,7 @@ impl Connection {
             Ok(tx) => tx,
             Err(error) => return Err(self.not_sent(error, len, len, loan, flags)),
         };
-        let way = if len > 0 { self.way(&mut tx, loan.page(), 0, false, flags) } else { Ok(Way::Copied) };
+        let way = if len > 0 { self.way_of_loan(&mut tx, &loan, flags) } else { Ok(Way::Copied) };
         let result = match way {
             Err(error) => Err(error),
             Ok(Way::Lent(name)) => {
@@ -164,6 +164,24 @@ impl Connection {
         }
     }
 
+    /// Returns how the bytes of a loan leave: small ones may be copied although they could be lent.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::way`].
+    #[inline]
+    fn way_of_loan(self: &Arc<Connection>, tx: &mut Tx, loan: &Loan, flags: SendFlags) -> Result<Way> {
+        if !self.may_lend(tx, loan.page())? {
+            return Ok(Way::Copied);
+        }
+        if let Tx::Ring(ring) = &mut *tx
+            && ring.copies_loan(self, loan.len())
+        {
+            return Ok(Way::Copied);
+        }
+        self.way_there(tx, loan.page(), 0, false, flags)
+    }
+
     /// Returns how the bytes of a page leave. `then`: bytes of room that a record with them takes. `begun`: whether this send has published something
     /// before.
     ///
@@ -182,6 +200,19 @@ impl Connection {
         if !self.may_lend(tx, page)? {
             return Ok(Way::Copied);
         }
+        self.way_there(tx, page, then, begun, flags)
+    }
+
+    /// As [`Connection::way`], of a page that may be lent.
+    #[inline]
+    fn way_there(
+        self: &Arc<Connection>,
+        tx: &mut Tx,
+        page: &Page,
+        then: usize,
+        begun: bool,
+        flags: SendFlags,
+    ) -> Result<Way> {
         let (Some(domain), Tx::Ring(ring)) = (Domain::of(page), tx) else { return Ok(Way::Copied) };
         match domain.bound() {
             Some(bound) => Ok(Way::Lent(bound.name())),

@@ -1,16 +1,18 @@
 //! The state of the sending side: it sends over the kernel first, then into the peer's ring.
 
 use crate::ancillary::said::Said;
+use crate::byref::crossing::{Crossing, LONGEST};
 use crate::byref::lender::Slots;
 use crate::connection::stores::Stores;
 use crate::core::Core;
-use onecopy_copy::Hint;
+use onecopy_copy::{Hint, Policy};
 use onecopy_ring::Producer;
 use onecopy_socket::SendFlags;
 use onecopy_sync::clock::coarse_ms;
 use onecopy_sync::spin::Adaptive;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// How the sending side sends.
 #[derive(Debug)]
@@ -44,6 +46,21 @@ pub struct TxRing {
     /// Where pages that are lent are noted, once some were.
     pub(super) slots: Option<Slots>,
     stores: Stores,
+    /// Which loans are copied, as far as that is found out here: once there was a small one.
+    comparing: Option<Box<Comparing>>,
+}
+
+#[derive(Debug)]
+struct Comparing {
+    crossing: Crossing,
+    /// When its clock began.
+    began: Instant,
+}
+
+impl Default for Comparing {
+    fn default() -> Self {
+        Comparing { crossing: Crossing::default(), began: Instant::now() }
+    }
 }
 
 impl Tx {
@@ -62,6 +79,7 @@ impl Tx {
             said: Said::default(),
             slots: None,
             stores: Stores::default(),
+            comparing: None,
         })
     }
 }
@@ -82,6 +100,25 @@ impl TxRing {
     #[inline]
     pub(super) fn hint(&mut self, core: &Core, flags: SendFlags, len: usize) -> Hint {
         self.stores.hint(core, &mut self.producer, flags, len)
+    }
+
+    /// Returns whether a loan of `len` bytes, which might be lent, is copied: as it was told ([`Small`](onecopy_chain::notify::zerocopy::Small)), or
+    /// as was found out. Who names the stores of copies wants none that nobody asked for.
+    #[inline]
+    pub(super) fn copies_loan(&mut self, core: &Core, len: usize) -> bool {
+        match core.settings().copied_below() {
+            Some(below) => len < below as usize,
+            None if len > LONGEST || core.settings().policy() != Policy::Auto => false,
+            None => {
+                let room = self.producer.ring().capacity();
+                // What would take a good part of a small ring might not be sent whole where it could be lent.
+                if len > room / 8 {
+                    return false;
+                }
+                let Comparing { crossing, began } = &mut **self.comparing.get_or_insert_default();
+                crossing.copies(len, room, || u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+            }
+        }
     }
 
     /// Notes that a send ends.

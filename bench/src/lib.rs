@@ -16,7 +16,7 @@
 //! 4. Work across processes goes through [`proc`]: list the roles in `Row::workers`, start them with
 //!    [`proc::Launcher::pair`] (server on the second CPU, client on the first) or [`proc::Launcher::start`]. A worker
 //!    gets its parameters as JSON and returns its figures as JSON.
-//! 5. The smoke test runs each row at [`row::Scale::Smoke`]: keep `Work::warmup` small enough for that.
+//! 5. `cargo xtask test bench` runs each row at [`row::Scale::Smoke`]: keep `Work::warmup` small enough for that.
 
 pub mod facts;
 pub mod http;
@@ -144,8 +144,11 @@ impl Watch for JsonLines {
             print_record(&record);
         }
         for engine in &result.engines {
-            if let Some(reason) = &engine.reason {
-                eprintln!("{} {} {}: skipped: {reason}", row.name, result.case, engine.engine);
+            let at = format!("{} {} {}", row.name, result.case, engine.engine);
+            match &engine.reason {
+                Some(reason) => eprintln!("{at}: skipped: {reason}"),
+                None if engine.figures.is_empty() => eprintln!("{at}: no figures"),
+                None => {}
             }
         }
     }

@@ -85,6 +85,19 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
+/// Runs the command and gives what it printed, on standard output and as errors; these go to ours, too.
+pub fn both(command: &mut Command) -> Result<(String, String)> {
+    println!("$ {}", shown(command));
+    let out = command.output().with_context(|| format!("{} could not be started", shown(command)))?;
+    let [text, said] = [out.stdout, out.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    eprint!("{said}");
+    if !out.status.success() {
+        print!("{text}");
+        bail!("{} ended with {}", shown(command), out.status);
+    }
+    Ok((text, said))
+}
+
 /// Runs the command and gives each line that it prints to `see`, which says whether it is passed on.
 pub fn watched(command: &mut Command, mut see: impl FnMut(&str) -> bool) -> Result<()> {
     println!("$ {}", shown(command));

@@ -18,6 +18,9 @@ pub struct Args {
     /// Less work, the same shape: for a first look
     #[arg(long)]
     quick: bool,
+    /// Least of all work, and a part of the cases: does it run at all?
+    #[arg(long, hide = true, conflicts_with_all = ["quick", "record", "report"])]
+    smoke: bool,
     /// One JSON object a line on standard output instead of tables
     #[arg(long)]
     json: bool,
@@ -61,7 +64,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let options = Options {
         rows: args.rows.clone(),
-        scale: if args.quick { Scale::Quick } else { Scale::Full },
+        scale: match (args.smoke, args.quick) {
+            (true, _) => Scale::Smoke,
+            (false, true) => Scale::Quick,
+            (false, false) => Scale::Full,
+        },
         choice: Choice {
             rounds: args.rounds as usize,
             cases: args.cases.clone(),

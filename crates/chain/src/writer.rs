@@ -378,7 +378,11 @@ impl<'p, A: Pages + ?Sized> Writer<'p, A> {
 
     /// A page that can be written.
     fn page(&self) -> Result<Page, ChainError> {
-        let page = self.pool.alloc()?;
+        Self::writes(self.pool.alloc()?)
+    }
+
+    /// The page, if it can be written.
+    fn writes(page: Page) -> Result<Page, ChainError> {
         match Kind::of(&page) {
             Kind::Host => Ok(page),
             kind => Err(ChainError::Unreadable { index: 0, kind, device: page.device() }),
@@ -390,7 +394,7 @@ impl<'p, A: Pages + ?Sized> Writer<'p, A> {
         let mut chain = Chain::new();
         let (mut at, mut rest) = (headroom, bytes);
         while !rest.is_empty() {
-            let mut page = self.page()?;
+            let mut page = Self::writes(self.pool.alloc_for(at + rest.len())?)?;
             let n = page.len().saturating_sub(at).min(rest.len());
             if n == 0 {
                 return Err(ChainError::OverPage { len: at + 1, page: page.len() });

@@ -319,6 +319,25 @@ impl PagePool {
         BoundPool { pool: self, not_send: PhantomData }
     }
 
+    /// Calls `act`. Pages of the pool whose last reference this thread drops meanwhile go straight into the cache, as where the pool is bound.
+    pub fn bound<R>(&self, act: impl FnOnce() -> R) -> R {
+        /// Also where `act` panics.
+        struct Unbind<'a>(&'a Shared);
+        impl Drop for Unbind<'_> {
+            fn drop(&mut self) {
+                self.0.bind(false);
+            }
+        }
+        let shared = self.shared();
+        if shared.is_bound() {
+            return act();
+        }
+        // (A handle is not Sync: as long as this borrows it, it stays with the thread.)
+        shared.bind(true);
+        let _unbind = Unbind(shared);
+        act()
+    }
+
     /// Bytes in a page.
     pub fn page_len(&self) -> u32 {
         (crate::config::BASE_LEN << self.shared().order) as u32

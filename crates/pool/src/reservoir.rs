@@ -18,6 +18,18 @@ pub trait Pages {
     /// As [`PagePool::alloc`].
     fn alloc(&self) -> Result<Page, AllocError>;
 
+    /// A page for the first of `len` bytes that are to be written: a larger one for more of them, where there are several sizes.
+    ///
+    /// # Errors
+    ///
+    /// As [`PagePool::alloc`].
+    #[inline]
+    #[track_caller]
+    fn alloc_for(&self, len: usize) -> Result<Page, AllocError> {
+        let _ = len;
+        self.alloc()
+    }
+
     /// Bytes in a page.
     fn page_len(&self) -> u32;
 }

@@ -316,6 +316,11 @@ impl Shared {
         self.owner.store(owner, Ordering::Relaxed);
     }
 
+    /// Whether drops of a thread go into the cache. For the owner.
+    pub fn is_bound(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) != UNBOUND
+    }
+
     /// What was done so far. From another thread than the owner's the figures may be some steps apart.
     pub fn stats(&self) -> Stats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

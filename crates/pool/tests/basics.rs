@@ -67,6 +67,26 @@ fn a_bound_pool_takes_drops_of_its_thread_into_the_cache() {
 }
 
 #[test]
+fn a_pool_is_bound_for_as_long_as_a_call_takes() {
+    let pool = pool(8);
+    let (first, second) = (pool.alloc().unwrap(), pool.alloc().unwrap());
+    pool.bound(|| drop(first));
+    assert_eq!(pool.stats().recycle.cached, 1);
+    drop(second);
+    assert_eq!(pool.stats().recycle.ring, 1);
+    let page = pool.alloc().unwrap();
+    let panics = std::panic::AssertUnwindSafe(|| pool.bound(|| panic!("as the test wants it")));
+    std::panic::catch_unwind(panics).unwrap_err();
+    drop(page);
+    assert_eq!((pool.stats().recycle.cached, pool.stats().recycle.ring), (1, 2));
+    // One that is bound stays so.
+    let pool = pool.bind();
+    pool.bound(|| ());
+    drop(pool.alloc().unwrap());
+    assert_eq!(pool.stats().recycle.cached, 2);
+}
+
+#[test]
 fn the_limit_is_reached_and_left_again() {
     let pool = pool(3);
     let pages: Vec<Page> = (0..3).map(|_| pool.alloc().unwrap()).collect();

@@ -1,6 +1,7 @@
 //! How a stack comes to be.
 
 use super::inbox::Mesh;
+use super::pages::SendPages;
 use super::runner::Sleep;
 use super::{Engine, Inner, Owner, Shard, Stack};
 use crate::kernel::{self, Failed, Kernel};
@@ -14,8 +15,7 @@ use onecopy_inet::wire::Mac;
 use onecopy_inet::{ip, stack, tcp, udp};
 use onecopy_link::Tap;
 use onecopy_link::tap::{TapConfig, TapError};
-use onecopy_pool::provider::Heap;
-use onecopy_pool::{OpenError, PagePool, PoolConfig};
+use onecopy_pool::OpenError;
 use onecopy_socket::{Transport, Wait};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::AtomicU32;
@@ -177,7 +177,8 @@ impl Builder {
         Builder { linger: limit, ..self }
     }
 
-    /// Pages of 4 KiB that what is sent may take, all sockets together; 65,536 (256 MiB), if it is not given. They are taken as needed.
+    /// Pages of 4 KiB that what is sent may take, all sockets together; 65,536 (256 MiB), if it is not given. They are taken as needed. Half
+    /// of them are kept for large sends, in pieces of 64 KiB.
     #[must_use]
     pub fn pages(self, pages: u32) -> Builder {
         Builder { pages, ..self }
@@ -315,8 +316,7 @@ impl Builder {
             share_out(&mut config, count);
             let inet = stack::Stack::new(config).map_err(BuildError::Config)?;
             let pages = self.pages.div_ceil(count as u32).max(1);
-            let pool = PagePool::new(PoolConfig::new().limit(pages), Heap::new());
-            let pool = pool.map_err(BuildError::Pages)?;
+            let pages = SendPages::new(pages).map_err(BuildError::Pages)?;
             let link = port.as_fd().try_clone_to_owned();
             let link = link.map_err(|error| BuildError::System(errno(&error)))?;
             let sleep = match self.driver {
@@ -324,7 +324,7 @@ impl Builder {
                 Driver::Caller => None,
             };
             shards.push(Arc::new(Inner {
-                shard: Mutex::new(Shard::new(inet, port, pool, mesh.clone())),
+                shard: Mutex::new(Shard::new(inet, port, pages, mesh.clone())),
                 begun,
                 account: account.clone(),
                 link,

@@ -16,6 +16,7 @@ mod builder;
 mod descriptor;
 mod inbox;
 mod lock;
+mod pages;
 mod runner;
 mod shard;
 mod wait;

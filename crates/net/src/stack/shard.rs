@@ -1,6 +1,7 @@
 //! What lies under the lock.
 
 use super::inbox::Mesh;
+use super::pages::SendPages;
 use crate::bell::{Bell, Joint};
 use crate::devmem::Rx;
 use crate::port::Port;
@@ -9,7 +10,7 @@ use onecopy_inet::shard::Handed;
 use onecopy_inet::stack::Stack;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::tcp::Readiness;
-use onecopy_pool::{Page, PagePool};
+use onecopy_pool::Page;
 use onecopy_socket::registry::Row;
 use onecopy_sync::Word;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -22,7 +23,13 @@ const BATCH: usize = 64;
 /// Bytes of these. More would push the first of them out of a core's own cache (256 KiB to 2 MiB) before the program reads them.
 const BATCH_BYTES: usize = 128 << 10;
 
-/// Nanoseconds for which a thread that drove lately keeps the link to itself. What comes when it does not come back waits as long: less than
+/// Where no thread of the stack's own looks at the link, a call that need not wait does, after so many nanoseconds in which nobody has...
+const SELDOM: u64 = 100_000;
+
+/// ... or so many bytes that were sent. What they are acknowledged by frees pages that a core's own cache still has.
+const SELDOM_BYTES: usize = BATCH_BYTES;
+
+/// Nanoseconds for which a thread that called lately keeps the link to itself. What comes when it does not come back waits as long: less than
 /// a delayed ACK does (40 ms), more than a program that answers takes.
 const LEASE: u64 = 1_000_000;
 
@@ -31,7 +38,7 @@ pub(crate) struct Shard {
     link: Box<dyn Port>,
     /// Receive queues, and what is bound to them.
     rx: Rx,
-    pool: PagePool,
+    pages: SendPages,
     /// Other shards of the stack, where there are some.
     mesh: Option<Mesh>,
     /// What they have handed over; empty between calls.
@@ -51,10 +58,12 @@ pub(crate) struct Shard {
     /// When the timer of the stack's descriptor rings.
     pub(super) armed: Option<u64>,
     /// When somebody last looked what has come and what is due.
-    pub(super) looked: u64,
-    /// When a thread that had waited for its socket last stopped driving.
+    looked: u64,
+    /// Bytes that were sent since.
+    sent: usize,
+    /// When a thread last made a call while no other drove.
     drove: u64,
-    /// Until then the stack's own thread leaves the link alone: such threads come again and again.
+    /// Until then the stack's own thread leaves the link alone: such calls come again and again.
     lease: u64,
     /// Sockets with a descriptor, whose programs wait where nobody drives.
     bells: usize,
@@ -174,12 +183,12 @@ pub(super) struct Turn {
 }
 
 impl Shard {
-    pub(super) fn new(inet: Stack, link: Box<dyn Port>, pool: PagePool, mesh: Option<Mesh>) -> Shard {
+    pub(super) fn new(inet: Stack, link: Box<dyn Port>, pages: SendPages, mesh: Option<Mesh>) -> Shard {
         Shard {
             inet,
             rx: Rx::new(&link.capabilities()),
             link,
-            pool,
+            pages,
             mesh,
             handed: VecDeque::new(),
             sockets: Vec::new(),
@@ -190,6 +199,7 @@ impl Shard {
             watched: Interest::default(),
             armed: None,
             looked: 0,
+            sent: 0,
             drove: 0,
             lease: 0,
             bells: 0,
@@ -205,8 +215,8 @@ impl Shard {
     }
 
     /// The protocols, and where pages for what is sent come from.
-    pub fn parts(&mut self) -> (&mut Stack, &PagePool) {
-        (&mut self.inet, &self.pool)
+    pub fn parts(&mut self) -> (&mut Stack, &SendPages) {
+        (&mut self.inet, &self.pages)
     }
 
     /// The receive queues, and the protocols.
@@ -320,20 +330,24 @@ impl Shard {
 
     /// Receives what is there, up to a batch of it, and does what is due.
     pub(super) fn turn(&mut self, now: u64) -> Turn {
-        self.looked = now;
+        (self.looked, self.sent) = (now, 0);
         let handed = self.mesh.is_some() && self.take_handed(now);
         let (mut received, mut bytes) = (0, 0);
-        while received < BATCH
-            && bytes < BATCH_BYTES
-            && let Some(len) = self.rx.receive(&mut *self.link, &mut self.inet, now)
-        {
-            bytes += len;
-            received += 1;
-        }
-        let due = self.inet.deadline().is_some_and(|at| at <= now);
-        if due {
-            self.inet.advance(now);
-        }
+        let Shard { inet, link, rx, pages, .. } = self;
+        let due = pages.bound(|| {
+            while received < BATCH
+                && bytes < BATCH_BYTES
+                && let Some(len) = rx.receive(&mut **link, inet, now)
+            {
+                bytes += len;
+                received += 1;
+            }
+            let due = inet.deadline().is_some_and(|at| at <= now);
+            if due {
+                inet.advance(now);
+            }
+            due
+        });
         self.settle(now);
         Turn { happened: due || handed || received > 0, full: received == BATCH || bytes >= BATCH_BYTES }
     }
@@ -364,11 +378,21 @@ impl Shard {
         while self.link.room(now) > 0
             && let Some(packet) = self.inet.transmit()
         {
+            self.count_sent(packet.len());
             self.link.transmit(now, packet);
         }
         // What left has made room, which others wait for. If all has left, nobody waits for the link any more.
         leader |= self.tell();
         leader
+    }
+
+    pub(super) fn count_sent(&mut self, bytes: usize) {
+        self.sent += bytes;
+    }
+
+    /// Whether a call that need not wait looks at the link all the same, where no other thread does.
+    pub(super) fn ought_to_look(&self, now: u64) -> bool {
+        now >= self.looked + SELDOM || self.sent >= SELDOM_BYTES
     }
 
     /// Tells whoever waits what has happened. Returns whether the thread that drives should look.
@@ -389,8 +413,8 @@ impl Shard {
         leader
     }
 
-    /// A thread that waits for sockets has stopped driving. If that happens again and again, it will soon be back, and looks at the link
-    /// then: the stack's own thread is not woken for what comes meanwhile, if nobody else waits for it.
+    /// A call on a socket is done, and nobody drives. If that happens again and again, the next one will soon be there, and looks at the
+    /// link: the stack's own thread is not woken for what comes meanwhile, if nobody else waits for it.
     pub(super) fn driven(&mut self, now: u64) {
         if now < self.drove + LEASE && self.followers.is_empty() && self.bells == 0 {
             self.lease = now + LEASE;

@@ -16,9 +16,6 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// Where no thread of the stack's own looks at the link, a call that need not wait does, after so many nanoseconds in which nobody has.
-const SELDOM: u64 = 100_000;
-
 /// How long a call waits, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
@@ -62,11 +59,15 @@ impl Inner {
         let mut shard = self.lock();
         let mut now = self.now();
         let nobody = self.sleep.is_none() || shard.lease(now).is_some();
-        if nobody && shard.leader.is_none() && now >= shard.looked + SELDOM {
+        if nobody && shard.leader.is_none() && shard.ought_to_look(now) {
             // A program whose calls never wait would not look what has come: acknowledgements, its neighbour's address.
             shard.turn(now);
         }
         if let Some(result) = attempt(&mut shard, now) {
+            if shard.leader.is_none() {
+                // A sender of much hardly ever waits. Each acknowledgement would wake the stack's own thread, in the midst of the next call.
+                shard.driven(now);
+            }
             self.finish(&mut shard, now);
             return Ok(result);
         }
@@ -413,10 +414,54 @@ impl Wake for Tells {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stack::shard::Interest;
     use crate::stack::{Driver, Stack};
     use onecopy_link::Tap;
     use onecopy_sync::atomic::{AtomicU32, Ordering};
     use std::thread;
+
+    /// Whose calls come one after another looks at the link himself, though none of them waits.
+    #[test]
+    fn calls_that_never_wait_keep_the_link_from_the_stacks_own_thread() {
+        let (near, _far) = Tap::cable(1500).unwrap();
+        let stack = Stack::builder().link(near).address("10.0.0.1/24").linger(Duration::ZERO);
+        let stack = stack.build().unwrap();
+        let inner = stack.own().unwrap().first();
+        let waiter = Arc::new(Waiter::new(inner.with(|shard, _| shard.inet_mut().tcp_open()).unwrap()));
+        let patience = Patience { wait: Wait::Block, none: true, limit: None, eager: false };
+        let began = Instant::now();
+        let leased = || {
+            let call = |shard: &mut Shard, now| Some(shard.lease(now).is_some());
+            inner.wait(&waiter, patience, &Learnt::default(), call) == Ok(true)
+        };
+        // (On a busy machine two of them may be far apart.)
+        while !leased() {
+            assert!(
+                began.elapsed() < onecopy_testing::LONG,
+                "the stack's own thread had the link all the time"
+            );
+        }
+        // It has the link back when they end.
+        while inner.with(|shard, now| shard.lease(now).is_some() || shard.watched == Interest::default()) {
+            assert!(began.elapsed() < onecopy_testing::LONG, "nobody looks at the link");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_call_that_need_not_wait_looks_after_a_while_or_after_much_was_sent() {
+        let stack = Stack::builder().link(Tap::cable(1500).unwrap().0).address("10.0.0.1/24");
+        let stack = stack.driver(Driver::Caller).linger(Duration::ZERO).build().unwrap();
+        stack.own().unwrap().first().with(|shard, now| {
+            shard.turn(now);
+            assert!(!shard.ought_to_look(now));
+            assert!(shard.ought_to_look(now + 100_000));
+            shard.count_sent(128 << 10);
+            assert!(shard.ought_to_look(now));
+            shard.turn(now);
+            assert!(!shard.ought_to_look(now));
+        });
+    }
 
     /// Who drives and has something to look at each time, as the sender of much has, never sleeps.
     #[test]

@@ -15,7 +15,7 @@ use onecopy_inet::stack::slab::Id;
 use onecopy_inet::stack::{Bound, Stack};
 use onecopy_inet::tcp as inet;
 use onecopy_inet::tcp::{Error, Info, Readiness, Received, Settings, Side, State};
-use onecopy_pool::Page;
+use onecopy_pool::{Page, Pages};
 use onecopy_socket::registry::{self, Type};
 use onecopy_socket::{Carrier, Op, SendFlags};
 use std::fmt;

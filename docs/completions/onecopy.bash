@@ -74,7 +74,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__bench)
-            opts="-h --quick --json --report --record --rounds --case --engine --list --worker --color --help"
+            opts="-h --quick --smoke --json --report --record --rounds --case --engine --list --worker --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -225,6 +225,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l color -d 'When
 always\t''
 never\t''"
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l quick -d 'Less work, the same shape: for a first look'
+complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l smoke -d 'Least of all work, and a part of the cases: does it run at all?'
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l json -d 'One JSON object a line on standard output instead of tables'
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l list -d 'Name the rows and what they do'
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -s h -l help -d 'Print help'

@@ -60,6 +60,7 @@ const COLOURS: &[(&str, RGBColor)] = &[
     ("memfd", RGBColor(219, 134, 0)),
     ("opaque", RGBColor(130, 80, 223)),
     ("copy", RGBColor(191, 57, 137)),
+    ("copy-2shards", RGBColor(104, 20, 224)),
     ("kernel-block", RGBColor(72, 80, 90)),
     ("smoltcp", RGBColor(132, 82, 36)),
     ("smoltcp-65521", RGBColor(226, 176, 140)),

@@ -508,6 +508,35 @@ fn small_loans_are_copied_where_that_was_asked_for_and_told_of() {
     assert_eq!(errno(not.error), rustix::io::Errno::XDEV.raw_os_error());
 }
 
+#[test]
+fn a_small_loan_is_sent_whole_or_not_at_all() {
+    alone!();
+    let (a, b) = Stream::pair().unwrap();
+    a.set_small(Small::Below(u32::MAX));
+    a.set_nonblocking(true).unwrap();
+    let pool = SharedPool::new(4096, 4).unwrap();
+    assert_eq!(a.send_loan(loaned(&pool, b"first")).unwrap(), 5);
+    while a.send(&[1; 4096]).is_ok() {}
+    while a.send(&[1]).is_ok() {}
+    // Room for a part of it, however much of what is received is room at once.
+    let (mut lent, mut refused) = (false, false);
+    for n in [64, 700, 4096] {
+        b.recv(&mut vec![0; n]).unwrap();
+        let before = a.stats();
+        match a.send_loan(loaned(&pool, &[2; 3000])) {
+            Ok(sent) => {
+                assert_eq!(sent, 3000);
+                lent |= a.stats().referenced - before.referenced == 3000;
+            }
+            Err(not) => {
+                assert_eq!(not.loan.len(), 3000, "nothing of it was sent");
+                refused = true;
+            }
+        }
+    }
+    assert!(lent || refused, "there was never too little room");
+}
+
 /// Long enough for the stream to try both ways, and to choose.
 #[test]
 fn every_byte_arrives_whichever_way_loans_are_found_to_go() {

@@ -174,10 +174,14 @@ impl Connection {
         if !self.may_lend(tx, loan.page())? {
             return Ok(Way::Copied);
         }
+        // Only where there is room for all of it, behind a mark of who sends: a loan that could be lent is sent whole, or not at all.
         if let Tx::Ring(ring) = &mut *tx
             && ring.copies_loan(self, loan.len())
         {
-            return Ok(Way::Copied);
+            let whole = loan.len() + ring.producer.stride();
+            if ring.producer.room(whole).is_ok_and(|room| room >= whole) {
+                return Ok(Way::Copied);
+            }
         }
         self.way_there(tx, loan.page(), 0, false, flags)
     }

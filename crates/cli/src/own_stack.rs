@@ -85,9 +85,9 @@ pub struct Network {
     /// Give the kernel's side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)
     #[arg(long, value_name = "CIDR", value_parser = cidr)]
     kernel_addr: Option<Cidr>,
-    /// Have the stack be of so many shards, 1 to 256, each with a queue of the TAP's, a thread and a lock of its own: connections of
+    /// Have the stack be of so many shards, 1 to 64, each with a queue of the TAP's, a thread and a lock of its own: connections of
     /// different ones share nothing. A TAP that is there has to have as many queues (ip tuntap add ... multi_queue)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     shards: Option<u16>,
 }
 

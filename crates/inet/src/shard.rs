@@ -28,8 +28,8 @@ pub struct Share {
 }
 
 impl Share {
-    /// As many as there may be.
-    pub const MOST: u16 = 256;
+    /// As many as there may be: each has so many of the 16 bits of a packet's number that no train spans them ([`Share::fit`]).
+    pub const MOST: u16 = 64;
 
     /// That of number `me` of `count`, whose seed is the same; None where there is no such.
     pub fn new(me: u16, count: u16, seed: &Seed) -> Option<Share> {
@@ -77,10 +77,21 @@ impl Share {
     /// One of the numbers of packets that are this one's: the highest of 16 bits say whose they are, so that no two stacks give out the same one
     /// at a time.
     pub(crate) fn number(&self, counted: u32) -> u32 {
-        let bits = u16::BITS - (self.count - 1).leading_zeros();
-        let below = 16 - bits;
+        let below = self.below();
         let mine = u32::from(self.me) << below;
         (counted >> below) << 16 | mine | counted & ((1 << below) - 1)
+    }
+
+    /// From where on to count, so that `count` numbers in a row (as the parts of a train have) are all this one's.
+    pub(crate) fn fit(&self, counted: u32, count: u16) -> u32 {
+        let all = 1 << self.below();
+        let left = all - counted % all;
+        if u32::from(count) > left { counted.wrapping_add(left) } else { counted }
+    }
+
+    /// How many bits of a packet's number do not say whose it is.
+    fn below(&self) -> u32 {
+        16 - (u16::BITS - (self.count - 1).leading_zeros())
     }
 }
 
@@ -112,6 +123,11 @@ pub(crate) enum What {
 }
 
 impl Handed {
+    /// Whether nothing is lost with it: a neighbour is asked again.
+    pub fn is_news(&self) -> bool {
+        matches!(self.0, What::Said(_))
+    }
+
     /// Bytes of the pages that it keeps.
     pub fn memory(&self) -> usize {
         match &self.0 {
@@ -206,7 +222,7 @@ mod tests {
 
     #[test]
     fn numbers_of_packets_are_one_stacks_own() {
-        for count in [1_u16, 2, 3, 4, 256] {
+        for count in [1_u16, 2, 3, 4, Share::MOST] {
             let mut seen = std::collections::HashMap::new();
             for me in (0..count).step_by((usize::from(count) / 4).max(1)) {
                 let share = share(me, count);
@@ -218,6 +234,12 @@ mod tests {
                     let whose = *seen.entry(number as u16).or_insert(me);
                     assert_eq!(whose, me, "{count}: {number:#x}");
                 }
+            }
+            let most = share(1, Share::MOST);
+            for counted in 0..3000 {
+                // A super-segment has at most 64 parts.
+                let first = most.number(most.fit(counted, 64)) as u16;
+                assert_eq!(first >> 10, (first + 63) >> 10, "all of a train's are one stack's");
             }
             assert_eq!(share(0, 1).number(0x1234_5678), 0x1234_5678, "alone, all of them are its own");
         }

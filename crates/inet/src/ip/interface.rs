@@ -422,6 +422,7 @@ impl Ids {
         let place = key::of_pair(from, to, [protocol], |bytes| self.key.secret(bytes));
         let place = place as usize % self.next.len();
         let next = self.next[place];
+        let next = self.share.map_or(next, |share| share.fit(next, count));
         self.next[place] = next.wrapping_add(count.into());
         self.share.map_or(next, |share| share.number(next))
     }

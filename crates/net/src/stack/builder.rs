@@ -112,7 +112,7 @@ impl Builder {
         Builder { link: Some(Where::Ports(ports.collect())), ..self }
     }
 
-    /// Of how many shards it is, up to 256; one, if it is not called. Each has a queue of the device's, a lock and a thread of its own, and each
+    /// Of how many shards it is, up to 64; one, if it is not called. Each has a queue of the device's, a lock and a thread of its own, and each
     /// connection is one shard's: as many can be at work at once. It is one stack all the same, with one address: listeners take connections of
     /// all shards; a connection that is made is the next one's in turn. Of UDP, all sockets of a port are in one shard.
     ///
@@ -275,7 +275,7 @@ impl Builder {
         };
         let count = ports.len();
         if count > usize::from(Share::MOST) {
-            return Err(BuildError::Shards("a stack has at most 256 shards"));
+            return Err(BuildError::Shards("a stack has at most 64 shards"));
         }
         if count > 1 && self.driver == Driver::Caller {
             return Err(BuildError::Shards(

@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// Packets that wait in an inbox, at most, and bytes of the memory that they keep.
 const MOST: usize = 1024;
+/// The same with what neighbours said: who floods a link with that keeps no packet out.
+const MOST_NEWS: usize = MOST / 4;
 const BYTES: usize = 8 << 20;
 
 /// A shard's.
@@ -48,7 +50,8 @@ impl Inbox {
         let mut waits = self.waits.lock();
         let bytes = waits.bytes + handed.memory();
         let first = waits.handed.is_empty();
-        if waits.handed.len() >= MOST || bytes > BYTES && !first {
+        let most = if handed.is_news() { MOST_NEWS } else { MOST };
+        if waits.handed.len() >= most || bytes > BYTES && !first {
             waits.dropped += 1;
             return Some(handed);
         }

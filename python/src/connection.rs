@@ -415,7 +415,7 @@ impl Connection {
         let stream = inner.transport.on_stack().and_then(|stream| stream.get()).map_err(failed)?;
         let returned = Returned::of(tokens)?;
         let free = py.detach(|| stream.dont_need(&returned.ranges)).map_err(failed)?;
-        Ok(free + returned.give_back())
+        Ok(free + py.detach(|| returned.give_back()))
     }
 
     /// Fragments of a device's memory whose tokens this program has, or forgot to give back.

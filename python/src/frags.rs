@@ -127,9 +127,13 @@ impl Fragment {
 
 impl Drop for Fragment {
     fn drop(&mut self) {
-        // The device's queue may be waiting for a stream, and that for a function of Python's.
-        if let Some(told) = lock(&self.told).take() {
-            call::let_go(told);
+        // The device's queue may be waiting for a stream, and that for a function of Python's: whatever ends here, nobody is attached meanwhile. (What
+        // was told has the piece, too. The token may be the last to have the memory.)
+        let told = lock(&self.told).take();
+        let last = Arc::strong_count(&self.piece) <= 1 + usize::from(told.is_some());
+        let token = if last { lock(&self.piece.token).take() } else { None };
+        if told.is_some() || token.is_some() {
+            call::let_go((told, token));
         }
     }
 }

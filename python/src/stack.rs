@@ -159,11 +159,9 @@ impl Stack {
     /// A socket of datagrams at "udp://host:port": an address of the stack's, or 0.0.0.0 for any; port 0 is a free one, see UdpSocket.address.
     #[pyo3(signature = (address = "udp://0.0.0.0:0", *, timeout = None))]
     fn udp(&self, py: Python<'_>, address: &str, timeout: Option<f64>) -> PyResult<UdpSocket> {
-        UdpSocket::bind(
-            self.stack.get().map_err(failed)?,
-            hosts(py, "udp", address)?[0],
-            call::limit(timeout)?,
-        )
+        let stack = self.stack.get().map_err(failed)?;
+        let (at, limit) = (hosts(py, "udp", address)?[0], call::limit(timeout)?);
+        py.detach(|| UdpSocket::bind(stack, at, limit))
     }
 
     /// Has so many receive queues; there is one, if this is not called. OSError (EINVAL) for more than 65,535, and where one that would go is bound or has flows steered to it.

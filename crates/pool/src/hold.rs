@@ -36,7 +36,7 @@ impl Drop for Hold {
         // SAFETY: the value owned a hold, and whoever drops the last one of a page without references is alone with it.
         unsafe {
             if Desc::let_go(self.0.desc()) {
-                Shared::release(self.0);
+                Shared::release_all(self.0);
             }
         }
     }

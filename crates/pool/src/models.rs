@@ -136,7 +136,8 @@ fn runs_that_come_home_are_taken_once_with_what_was_written() {
                     // SAFETY: the run is this thread's until it is home.
                     bytes[at].with_mut(|byte| unsafe { *byte = first + 1 });
                     runs.count(pages);
-                    assert!(runs.put(first, pages));
+                    // SAFETY: `runs` lives.
+                    assert!(unsafe { Runs::put(&raw const *runs, first, pages) });
                 })
             })
             .collect();
@@ -168,7 +169,8 @@ fn runs_that_come_home_to_a_pool_that_goes_are_released_once() {
             let runs = runs.clone();
             thread::spawn(move || {
                 runs.count(3);
-                runs.put(1, 3)
+                // SAFETY: `runs` lives.
+                unsafe { Runs::put(&raw const *runs, 1, 3) }
             })
         };
         let mut closed = Vec::new();

@@ -50,11 +50,17 @@ impl Runs {
 
     /// Brings home `pages` pages from `first` on, which are counted, and which nobody else has. False where the pool is gone: they are the caller's still.
     /// If not, nothing of the pool may be touched after that.
-    pub fn put(&self, first: u32, pages: u32) -> bool {
+    ///
+    /// # Safety
+    ///
+    /// `runs` is valid up to the moment that they are home. (Behind it the owner may free the pool: hence no `&self`.)
+    pub unsafe fn put(runs: *const Runs, first: u32, pages: u32) -> bool {
         let (word, bits) = bits(first, pages);
+        // SAFETY: as the caller says; nothing is touched behind the exchange.
+        let this = unsafe { &*runs };
         // Release pairs with the Acquire exchange in `take`: whatever was done to the pages comes before their next use. Acquire pairs with
         // `close`: who finds it closed comes after it.
-        self.words[word].fetch_or(bits, Ordering::AcqRel) & CLOSED == 0
+        this.words[word].fetch_or(bits, Ordering::AcqRel) & CLOSED == 0
     }
 
     /// Owner: takes `pages` neighbours, or else half of that, or half of that and so on: the first one, and how many they are. None where
@@ -143,7 +149,8 @@ mod tests {
             if random(2) == 0 && !out.is_empty() {
                 let (first, pages) = out.swap_remove(random(out.len() as u32) as usize);
                 runs.count(pages);
-                assert!(runs.put(first, pages));
+                // SAFETY: `runs` lives.
+                assert!(unsafe { Runs::put(&raw const runs, first, pages) });
                 (first..first + pages).for_each(|page| free[page as usize] = true);
             } else {
                 let wanted = 1 + random(LONGEST);
@@ -170,7 +177,8 @@ mod tests {
         runs.close(|page| left.push(page));
         assert_eq!(left, (0..ALL).filter(|page| free[*page as usize]).collect::<Vec<_>>());
         if let Some((first, pages)) = out.pop() {
-            assert!(!runs.put(first, pages), "they are the caller's");
+            // SAFETY: `runs` lives.
+            assert!(!unsafe { Runs::put(&raw const runs, first, pages) }, "they are the caller's");
         }
     }
 }

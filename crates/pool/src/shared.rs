@@ -276,6 +276,28 @@ impl Shared {
         }
     }
 
+    /// Gives a page back to the provider, and of a run all of its pages.
+    ///
+    /// # Safety
+    ///
+    /// As [`Shared::release`].
+    pub unsafe fn release_all(page: Tagged) {
+        let desc = page.desc().as_ptr();
+        // SAFETY: as the caller says; each page that is not released yet keeps the pool alive.
+        unsafe {
+            let shared = (*desc).shared;
+            if (*shared.as_ptr()).runs.is_none() {
+                return Shared::release(page);
+            }
+            // Relaxed: the only reference is ours.
+            let len = (*desc).len.load(Ordering::Relaxed);
+            let (first, pages) = ((*desc).index, (u64::from(len) / (*shared.as_ptr()).page_len()) as u32);
+            for page in first..first + pages {
+                Shared::release((*shared.as_ptr()).tagged(page));
+            }
+        }
+    }
+
     /// Checks a plain reference that claims to be one of ours, and makes a page of it.
     #[track_caller]
     pub fn take_back(&self, netmem: Netmem) -> Result<Page, ReturnError> {
@@ -538,7 +560,7 @@ pub(crate) unsafe fn put_run(shared: NonNull<Shared>, first: u32, pages: u32) {
     unsafe {
         let Some(runs) = &(*shared.as_ptr()).runs else { unreachable!("such a pool has runs") };
         runs.count(pages);
-        if !runs.put(first, pages) {
+        if !Runs::put(runs, first, pages) {
             // The last one may free the pool.
             for page in first..first + pages {
                 Shared::release((*shared.as_ptr()).tagged(page));

@@ -3,8 +3,8 @@
 
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{
-    About, AllocError, Area, AreaError, Batch, DeviceId, HostMemory, Lie, MemoryProvider, Need, OpenError,
-    Page, PagePool, PoolConfig, ProviderError, ReturnError,
+    About, AllocError, Area, AreaError, Batch, DeviceId, DeviceMemory, HostMemory, Lie, MemoryProvider, Need,
+    OpenError, Page, PagePool, PoolConfig, ProviderError, ReturnError,
 };
 use onecopy_sys::map::Mapping;
 use onecopy_sys::memfd;
@@ -301,6 +301,23 @@ fn a_held_page_leaves_the_pool_and_goes_back_with_its_last_hold() {
     std::thread::spawn(move || drop(second)).join().unwrap();
     assert_eq!(monitor.in_flight(), 0);
     assert_eq!(puppet.log().released.last(), Some(&index));
+}
+
+#[test]
+fn a_run_that_is_held_goes_back_as_a_whole() {
+    let memory = DeviceMemory::opaque(8, DeviceId(1)).unwrap();
+    let parts = memory.alloc(5 * 4096).unwrap();
+    let hold = parts[0].page().hold();
+    drop(parts);
+    assert_eq!((memory.free(), memory.alloc(8 * 4096).is_err()), (3 * 4096, true));
+    drop(hold);
+    assert_eq!(memory.free(), memory.len());
+    assert_eq!(memory.alloc_all().unwrap().iter().map(Page::len).sum::<usize>(), 8 * 4096);
+    // And behind the pool's end.
+    let page = memory.alloc_all().unwrap().remove(0);
+    let hold = page.hold();
+    drop((page, memory));
+    drop(hold);
 }
 
 #[test]

@@ -88,6 +88,8 @@ pub(super) struct Inner {
     pub goes: Goes,
     /// Where it goes to a device: there was something when it was looked at last.
     pub readable: bool,
+    /// Where it goes to a device: it is over, and what had come before has been taken.
+    pub emptied: bool,
     /// A request of the ring's: to receive, or where it goes to a device, to tell when there is something.
     receiving: Option<Key>,
     /// It was asked to end.
@@ -122,6 +124,7 @@ impl Connection {
                 receive: SegmentQueue::default(),
                 goes: Goes::Undecided,
                 readable: false,
+                emptied: false,
                 receiving: None,
                 cancelled: false,
                 starves: false,
@@ -160,11 +163,21 @@ impl Connection {
     pub fn poke_for_poll(&self) {
         let polled = {
             let state = self.lock();
-            state.bell.is_some() && matches!(state.goes, Goes::Device(..))
+            state.bell.is_some() && state.receiving.is_none() && matches!(state.goes, Goes::Device(..))
         };
         if polled {
             self.poke();
         }
+    }
+
+    /// A read of the program's has left nothing of what there was.
+    pub fn drained(&self) {
+        {
+            let mut state = self.lock();
+            state.readable = false;
+            self.show(&state);
+        }
+        self.poke_for_poll();
     }
 
     /// Its descriptor for poll(2).
@@ -294,9 +307,19 @@ impl Inner {
         self.phase == Phase::Open && !self.ended && self.error.is_none()
     }
 
+    /// Whether the kernel may have something for a device: it does behind an error of a send, and behind a shutdown, where bytes had come before.
+    pub fn may_be_there(&self) -> bool {
+        matches!(self.phase, Phase::Open | Phase::Failed) && !self.aborted && !self.emptied
+    }
+
     /// The peer sends no more.
     pub fn has_ended(&mut self) {
-        self.ended = true;
+        (self.ended, self.emptied) = (true, true);
+    }
+
+    /// What is received goes to no device any more.
+    pub fn is_unbound(&mut self) {
+        (self.goes, self.readable) = (Goes::Host, false);
     }
 
     /// Whether the ring is to be asked for more, after something was taken.
@@ -432,7 +455,8 @@ impl Attended for Connection {
             Event::Readable { .. } => {
                 state.receiving = None;
                 state.cancelled = false;
-                state.readable = true;
+                // (It may have been unbound since it was asked.)
+                state.readable = matches!(state.goes, Goes::Device(..));
             }
             Event::Accepted { .. } => {}
         }
@@ -488,7 +512,8 @@ impl Connection {
                 self.waiters.tell();
             }
             Goes::Device(landing, _) if !landing.is_bound() => {
-                (state.goes, state.readable) = (Goes::Host, false);
+                state.is_unbound();
+                self.show(state);
             }
             _ => {}
         }

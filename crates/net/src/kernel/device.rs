@@ -7,7 +7,7 @@
 
 use super::connection::{Connection, Goes, Inner, NO_PAGE};
 use super::socket::{Attempt, Stream};
-use super::wait::{Patience, explained};
+use super::wait::{Patience, explained, here};
 use crate::devmem::{Event, Frag, Frags, Tokens};
 use crate::socket::Way;
 use crate::tcp::{self, Endpoint, Options, Taking};
@@ -28,9 +28,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes that one read takes.
 const MOST: usize = 1 << 20;
+/// How long a read waits for the socket at a time. Another thread may have found that the memory is unbound, and then the ring takes what comes:
+/// the socket says nothing of that.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Events that nobody has asked for.
 const EVENTS: usize = 64;
 
@@ -137,7 +141,20 @@ impl Landing {
     fn read(&self, fd: &OwnedFd, n: usize, most: usize) -> std::result::Result<Vec<Part>, NotRead> {
         let mut pages = self.pages.lock();
         let Some(registered) = &mut *pages else { return Err(NotRead::Unbound) };
-        let mut parts = self.draw(n, most).ok_or(NotRead::Starved)?;
+        // No more than there is something for: others draw from the same memory.
+        let there = rustix::io::ioctl_fionread(fd).map_or(MOST, |there| there as usize);
+        let n = n.min(there.max(1).next_multiple_of(self.memory.page_len() as usize));
+        let Some(mut parts) = self.draw(n, most) else {
+            // The end, and nothing at all, take no page.
+            return match look(fd).map_err(NotRead::Errno)? {
+                0 => Ok(Vec::new()),
+                _ => {
+                    self.tell(true);
+                    Err(NotRead::Starved)
+                }
+            };
+        };
+        self.tell(false);
         let len = loop {
             match registered.read(fd, &parts) {
                 Err(Errno::INTR) => {}
@@ -153,25 +170,40 @@ impl Landing {
     fn draw(&self, n: usize, most: usize) -> Option<Vec<Part>> {
         let each = self.memory.page_len() as usize;
         let mut room = n.min(MOST).next_multiple_of(each);
-        let drawn = loop {
+        let mut parts = loop {
             match self.memory.alloc(room) {
-                Ok(parts) => break Some(parts),
-                Err(_) if room == each => break None,
+                Ok(parts) => break parts,
+                Err(_) if room == each => return None,
                 Err(_) => room = (room / 2).next_multiple_of(each),
             }
         };
+        parts.truncate(most.min(MOST_PLACES));
+        self.memory.trim(&mut parts, n);
+        Some(parts)
+    }
+
+    /// Tells whoever asks for events that something waits for a page, or does no more.
+    fn tell(&self, starved: bool) {
         let mut told = self.told.lock();
-        if told.starved != drawn.is_none() {
-            told.starved = drawn.is_none();
-            let event = if told.starved { Event::Starved } else { Event::Fed };
+        if told.starved != starved {
+            told.starved = starved;
+            let event = if starved { Event::Starved } else { Event::Fed };
             if told.events.len() < EVENTS {
                 told.events.push_back(event);
             }
         }
-        let mut parts = drawn?;
-        parts.truncate(most.min(MOST_PLACES));
-        self.memory.trim(&mut parts, n);
-        Some(parts)
+    }
+
+    /// Calls what takes from a socket otherwise, or looks at it, while the ring does not.
+    fn while_bound<R>(
+        &self,
+        call: impl FnOnce() -> std::result::Result<R, Errno>,
+    ) -> std::result::Result<R, NotRead> {
+        let pages = self.pages.lock();
+        if pages.is_none() {
+            return Err(NotRead::Unbound);
+        }
+        call().map_err(NotRead::Errno)
     }
 
     fn frag(&self, part: &Part) -> Frag {
@@ -199,7 +231,7 @@ enum Next {
 fn next(state: &Inner) -> Option<Next> {
     match &state.goes {
         _ if !state.receive.is_empty() => Some(Next::Host),
-        Goes::Device(landing, queue) if state.is_receiving() => {
+        Goes::Device(landing, queue) if state.may_be_there() => {
             Some(Next::Device(Arc::clone(landing), *queue))
         }
         _ => None,
@@ -209,13 +241,18 @@ fn next(state: &Inner) -> Option<Next> {
 impl Stream {
     /// What is next; waits for something.
     fn next(&self, patience: &Patience) -> Result<Next> {
-        self.call(Op::Recv, patience, |state| match next(state) {
+        let next = self.call(Op::Recv, patience, |state| match next(state) {
             Some(next) => Attempt::Done(Ok(next)),
             None => match state.receive_error() {
                 Some(over) => Attempt::Done(over.map(|()| Next::End)),
                 None => Attempt::Wait,
             },
-        })
+        })?;
+        if matches!(next, Next::Device(..)) {
+            // In a fork's child what comes is the parent's.
+            here(self.connection().shared(), Op::Recv)?;
+        }
+        Ok(next)
     }
 
     /// As [`crate::tcp::Stream::recv_frags_with_flags`].
@@ -234,18 +271,19 @@ impl Stream {
                 Next::Device(landing, queue) => (landing, queue),
             };
             if throws {
-                match self.throw(n) {
+                match landing.while_bound(|| self.throw(n)) {
                     Ok(0) => self.ended(),
                     Ok(len) => {
                         self.counters().received.add(len);
+                        self.was_read(len < n);
                         return Ok(Frags::of_none(len));
                     }
-                    Err(errno) => self.not_read(NotRead::Errno(errno), &patience)?,
+                    Err(why) => self.not_read(why, &patience)?,
                 }
                 continue;
             }
             if most == 0 || peeks {
-                match self.look() {
+                match landing.while_bound(|| look(&self.connection().fd)) {
                     Ok(0) => self.ended(),
                     Ok(_) if most == 0 => return Err(tcp::too_small()),
                     Ok(_) => {
@@ -253,7 +291,7 @@ impl Stream {
                             "the kernel puts nothing into a device's memory that it keeps; receive without PEEK",
                         ));
                     }
-                    Err(errno) => self.not_read(NotRead::Errno(errno), &patience)?,
+                    Err(why) => self.not_read(why, &patience)?,
                 }
                 continue;
             }
@@ -291,11 +329,11 @@ impl Stream {
     ///
     /// EFAULT where they belong in a device's memory: they stay.
     pub(super) fn is_readable(&self, patience: &Patience) -> Result<()> {
-        while matches!(self.next(patience)?, Next::Device(..)) {
-            match self.look() {
+        while let Next::Device(landing, _) = self.next(patience)? {
+            match landing.while_bound(|| look(&self.connection().fd)) {
                 Ok(0) => self.ended(),
                 Ok(_) => return Err(crate::tcp::Stream::unreadable()),
-                Err(errno) => self.not_read(NotRead::Errno(errno), patience)?,
+                Err(why) => self.not_read(why, patience)?,
             }
         }
         Ok(())
@@ -316,8 +354,19 @@ impl Stream {
             // The receive's own copy, which put it there.
             counters.kernel_copied.add(len);
             self.connection().shared().rx.queues(|queues| queues.count_landed(queue, len));
+            self.was_read(len < n);
         }
         Ok(parts)
+    }
+
+    /// Has whoever polls hear of what comes after a read that may have taken all there was: it gave less than was asked for, or nothing is left.
+    fn was_read(&self, short: bool) {
+        let connection = self.connection();
+        if self.bell.get().is_some()
+            && (short || rustix::io::ioctl_fionread(&*connection.fd).is_ok_and(|left| left == 0))
+        {
+            connection.drained();
+        }
     }
 
     fn given(&self, landing: &Landing, parts: Vec<Part>) -> Frags {
@@ -369,12 +418,6 @@ impl Stream {
         Ok(thrown)
     }
 
-    /// Whether the socket has something: 1, or 0 at the end.
-    fn look(&self) -> std::result::Result<usize, Errno> {
-        let how = net::RecvFlags::PEEK | net::RecvFlags::DONTWAIT;
-        net::recv(&*self.connection().fd, &mut [0; 1], how).map(|(len, _)| len)
-    }
-
     /// The peer sends no more.
     fn ended(&self) {
         let connection = self.connection();
@@ -390,7 +433,11 @@ impl Stream {
         let wait = |errno| Error::new(Op::Recv, errno);
         match why {
             NotRead::Unbound => {
-                connection.lock().goes = Goes::Host;
+                {
+                    let mut state = connection.lock();
+                    state.is_unbound();
+                    connection.show(&state);
+                }
                 connection.poke();
                 Ok(())
             }
@@ -402,14 +449,17 @@ impl Stream {
                 patience.wait(connection.lock(), connection.waiters(), Some(NO_PAGE)).map_err(wait)
             }
             NotRead::Errno(Errno::AGAIN) => {
-                {
-                    let mut state = connection.lock();
-                    state.readable = false;
-                    connection.show(&state);
-                }
                 // Whoever polls hears of more.
-                connection.poke_for_poll();
-                patience.wait_for(&connection.fd, PollFlags::IN | PollFlags::RDHUP).map_err(wait)
+                connection.drained();
+                let mut state = connection.lock();
+                if !state.is_receiving() {
+                    // It is over since, or was before: what had come by then is taken first.
+                    state.emptied = look(&connection.fd) == Err(Errno::AGAIN);
+                    return Ok(());
+                }
+                drop(state);
+                let what = PollFlags::IN | PollFlags::RDHUP;
+                patience.wait_for(&connection.fd, what, LOOK_AGAIN).map_err(wait)
             }
             NotRead::Errno(Errno::INTR) => Ok(()),
             // Not of the socket, but of the read itself, which took nothing.
@@ -427,12 +477,19 @@ impl Stream {
                 let mut state = connection.lock();
                 // The error of the socket, which the next look at it tells.
                 state.fail(errno);
+                state.emptied = true;
                 connection.show(&state);
                 connection.waiters().tell();
                 Ok(())
             }
         }
     }
+}
+
+/// Whether a socket has something: 1, or 0 at the end.
+fn look(fd: &OwnedFd) -> std::result::Result<usize, Errno> {
+    let how = net::RecvFlags::PEEK | net::RecvFlags::DONTWAIT;
+    net::recv(fd, &mut [0; 1], how).map(|(len, _)| len)
 }
 
 /// Why memory cannot be bound under the kernel's TCP.

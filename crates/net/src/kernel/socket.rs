@@ -64,7 +64,7 @@ pub(super) struct Stream {
     connection: Arc<Connection>,
     ipv6: bool,
     options: Mutex<Settings>,
-    bell: OnceLock<Arc<Bell>>,
+    pub(super) bell: OnceLock<Arc<Bell>>,
     /// Its sends that are told of; made with the first.
     lender: OnceLock<Lender>,
     /// Fragments of a device's memory that its program has; made with the first.

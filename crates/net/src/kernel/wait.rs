@@ -105,19 +105,24 @@ impl Patience {
 }
 
 impl Patience {
-    /// Waits until a descriptor is ready for `what`.
+    /// Waits until a descriptor is ready for `what`, up to `most`.
     ///
     /// # Errors
     ///
     /// As [`Patience::wait`].
-    pub fn wait_for(&self, fd: impl AsFd, what: PollFlags) -> std::result::Result<(), Errno> {
+    pub fn wait_for(&self, fd: impl AsFd, what: PollFlags, most: Duration) -> std::result::Result<(), Errno> {
+        let began = Instant::now();
         loop {
             let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
             if self.none || left == Some(Duration::ZERO) {
                 return Err(Errno::AGAIN);
             }
-            let limit = if self.spin { Some(Duration::ZERO) } else { left };
-            let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+            let most = most.saturating_sub(began.elapsed());
+            if most.is_zero() {
+                return Ok(());
+            }
+            let limit = if self.spin { Duration::ZERO } else { left.map_or(most, |left| left.min(most)) };
+            let limit = Timespec::try_from(limit).ok();
             match poll(&mut [PollFd::new(&fd, what)], limit.as_ref()) {
                 Ok(0) => {}
                 Ok(_) => return Ok(()),

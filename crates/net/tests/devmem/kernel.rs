@@ -48,6 +48,16 @@ impl Kernel {
         (sender, self.listener.accept().unwrap().0)
     }
 
+    /// Takes pages until none is free.
+    fn fill(&self, mut sender: &TcpStream, receiver: &Stream) -> Vec<Frags> {
+        let mut held = Vec::new();
+        while self.memory.free() > 0 {
+            sender.write_all(&[7]).unwrap();
+            held.push(receiver.recv_frags(1).unwrap());
+        }
+        held
+    }
+
     fn bytes(&self, frags: &Frags) -> Vec<u8> {
         let mut all = Vec::new();
         for frag in frags.device() {
@@ -230,16 +240,122 @@ fn unbound_it_goes_on_in_the_hosts_memory_and_fragments_stay() {
 }
 
 #[test]
+fn memory_that_is_full_hides_no_end_and_asks_for_nothing_without_need() {
+    let Some((kernel, binding)) = Kernel::new(16) else { return };
+    let (sender, receiver) = kernel.connect();
+    let held = kernel.fill(&sender, &receiver);
+    let dont_wait = || receiver.recv_frags_with_flags(10, usize::MAX, RecvFlags::DONTWAIT);
+    assert_eq!(dont_wait().unwrap_err().raw_os_error(), 11);
+    assert_eq!(binding.event(), None, "nothing waits for a page");
+    drop(sender);
+    assert!(receiver.recv_frags(10).unwrap().is_empty());
+    assert!(dont_wait().unwrap().is_empty());
+    assert_eq!((held.len(), binding.event()), (16, None));
+}
+
+#[test]
+fn what_came_before_an_error_is_received_before_it() {
+    let Some((kernel, _binding)) = Kernel::new(64) else { return };
+    let (mut sender, receiver) = kernel.connect();
+    sender.write_all(b"last words").unwrap();
+    while receiver.readable_bytes().unwrap() < 10 {
+        std::thread::yield_now();
+    }
+    rustix::net::sockopt::set_socket_linger(&sender, Some(Duration::ZERO)).unwrap();
+    drop(sender);
+    while receiver.send(b"nobody listens").is_ok() {
+        std::thread::yield_now();
+    }
+    assert_eq!(kernel.bytes(&receiver.recv_frags(4).unwrap()), b"last");
+    assert_eq!(kernel.bytes(&receiver.recv_frags(100).unwrap()), b" words");
+    assert!(receiver.recv_frags(1).is_err() || receiver.recv_frags(1).unwrap().is_empty());
+}
+
+#[test]
+fn what_came_before_a_shutdown_is_received_before_the_end() {
+    let Some((kernel, _binding)) = Kernel::new(64) else { return };
+    let (mut sender, receiver) = kernel.connect();
+    sender.write_all(b"last words").unwrap();
+    while receiver.readable_bytes().unwrap() < 10 {
+        std::thread::yield_now();
+    }
+    receiver.shutdown(Shutdown::Read).unwrap();
+    assert_eq!(kernel.bytes(&receiver.recv_frags(100).unwrap()), b"last words");
+    assert!(receiver.recv_frags(1).unwrap().is_empty());
+    assert!(receiver.recv_frags(1).unwrap().is_empty());
+}
+
+#[test]
+fn whoever_waits_for_the_device_hears_of_what_comes_to_the_host() {
+    for _ in 0..10 {
+        let Some((kernel, binding)) = Kernel::new(64) else { return };
+        let (mut sender, receiver) = kernel.connect();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| receiver.recv_frags(1).unwrap().len());
+            drop(binding);
+            // It finds that out, or the other one did.
+            let seen = receiver.recv_frags_with_flags(1, usize::MAX, RecvFlags::DONTWAIT);
+            assert!(seen.unwrap_err().would_block());
+            sender.write_all(b"x").unwrap();
+            assert_eq!(waits.join().unwrap(), 1);
+        });
+    }
+}
+
+/// Whether poll(2) says that a descriptor can be read; it waits for that, or does not.
+fn is_ready(fd: impl AsFd, wait: bool) -> bool {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, if wait { None } else { Some(&none) }).unwrap() > 0
+}
+
+#[test]
+fn whoever_polls_hears_of_nothing_once_all_is_taken() {
+    let Some((kernel, _binding)) = Kernel::new(64) else { return };
+    let (mut sender, receiver) = kernel.connect();
+    for turn in 0..50_u8 {
+        sender.write_all(&[turn; 10]).unwrap();
+        assert!(is_ready(&receiver, true));
+        match turn % 3 {
+            // Less than was asked for; all of it; thrown away.
+            0 => assert_eq!(receiver.recv_frags(100).unwrap().len(), 10),
+            1 => {
+                assert_eq!(receiver.recv_frags(4).unwrap().len(), 4);
+                assert!(is_ready(&receiver, false), "there is more");
+                assert_eq!(receiver.recv_frags(6).unwrap().len(), 6);
+            }
+            _ => assert_eq!(receiver.recv_frags_with_flags(10, 1, RecvFlags::TRUNC).unwrap().len(), 10),
+        }
+        assert!(!is_ready(&receiver, false));
+    }
+    drop(sender);
+    assert!(is_ready(&receiver, true));
+}
+
+#[test]
+fn whoever_polls_hears_of_nothing_where_all_is_taken_and_the_memory_unbound() {
+    for _ in 0..10 {
+        let Some((kernel, binding)) = Kernel::new(64) else { return };
+        let (mut sender, receiver) = kernel.connect();
+        sender.write_all(b"device").unwrap();
+        assert!(is_ready(&receiver, true));
+        assert_eq!(receiver.recv_frags(6).unwrap().device().len(), 1);
+        drop(binding);
+        let seen = receiver.recv_frags_with_flags(6, usize::MAX, RecvFlags::DONTWAIT);
+        assert!(seen.unwrap_err().would_block());
+        sender.write_all(b"host").unwrap();
+        assert!(is_ready(&receiver, true));
+        assert_eq!(receiver.recv_frags(4).unwrap().linear().unwrap().to_vec(), b"host");
+        assert!(!is_ready(&receiver, false));
+    }
+}
+
+#[test]
 fn whoever_polls_hears_of_what_comes() {
     let Some((kernel, _binding)) = Kernel::new(64) else { return };
     let (mut sender, receiver) = kernel.connect();
     receiver.set_nonblocking(true).unwrap();
-    let fd = receiver.as_fd();
-    let ready = |wait: bool| {
-        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-        let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut fds, if wait { None } else { Some(&none) }).unwrap() > 0
-    };
+    let ready = |wait| is_ready(&receiver, wait);
     for turn in 0..50_u8 {
         // Empty it, however often it says that there is something.
         while !receiver.recv_frags(100).is_err_and(|error| error.would_block()) {}

@@ -28,7 +28,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// As many as there may be: each has so many of the 16 bits of a packet's number that no train spans them ([`Share::fit`]).
+    /// As many as there may be: each has so many of the 16 bits of a packet's number that no train of packets spans two of them.
     pub const MOST: u16 = 64;
 
     /// That of number `me` of `count`, whose seed is the same; None where there is no such.

@@ -92,9 +92,9 @@ pub struct InfoLine {
     pub capacity: AtomicU64,
     /// Bytes of the sender's pools that the receiver maps. The sender sends nothing by reference beyond that.
     pub max_shared: AtomicU64,
-    /// 1: the receiver has shut its receiving side down, or is gone, and sends ask the kernel. Each send
-    /// looks here before it copies. On the writer's line, which a spinning receiver has just pulled away, it
-    /// would have to wait.
+    /// [`crate::memory::SHUT`] once the receiver has shut its receiving side down, [`crate::memory::CLOSES`] once it is about to
+    /// close; and sends ask the kernel. Each send looks here before it copies. On the writer's line, which a spinning receiver
+    /// has just pulled away, it would have to wait.
     pub shut: AtomicU32,
     /// 0: the receiver does not ask for the sender's identity. Any other value: it does. When the value
     /// changes, the receiver asks again, and the sender sends its identity before its next bytes.

@@ -30,6 +30,11 @@ pub const JOINED: u32 = 1;
 /// [`wanted`](crate::header::InfoLine::wanted) says how large.
 pub const TOO_SMALL: u32 = 2;
 
+/// In [`shut`](crate::header::InfoLine::shut): the receiver receives no more.
+pub const SHUT: u32 = 1;
+/// In `shut`: the receiver is about to close.
+pub const CLOSES: u32 = 2;
+
 /// Identifies the connection that two rings were made for.
 pub type Nonce = [u8; 16];
 

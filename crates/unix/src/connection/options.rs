@@ -11,9 +11,9 @@ use crate::core::kind::Kind;
 use crate::core::{PASS_CREDENTIALS, PASS_PIDFD};
 use crate::handshake::invitation::Invitation;
 use crate::members::patience::{BRIEFLY, stuck};
-use onecopy_ring::{Consumer, Ring};
+use onecopy_ring::{Consumer, Ring, memory};
 use onecopy_socket::{Carrier, Error, Op, Path, RecvFlags, Result};
-use onecopy_sync::atomic::Ordering::{Acquire, Release};
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::scm;
 use onecopy_sys::socket::unix_address;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -121,7 +121,7 @@ impl Connection {
             && let Some(ring) = self.rx_ring()
         {
             // Release needs no pair here: a sender that sees it asks the kernel.
-            ring.header().info.0.shut.store(1, Release);
+            ring.header().info.0.shut.store(memory::SHUT, Release);
             // poll(2) does not show a shutdown to a sender that sleeps for room, but it shows that the filler
             // is gone.
             if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY)
@@ -311,7 +311,7 @@ impl Connection {
                     && let Some(ring) = undecided.attached()
                 {
                     // As below, for rings that the peer may still join.
-                    ring.header().info.0.shut.store(1, Release);
+                    closes(ring);
                 }
                 drop(rx);
                 // A look whether there is something to receive takes the doorbells that follow the kernel's
@@ -321,12 +321,43 @@ impl Connection {
         }
         if let Some(ring) = end.rx_ring() {
             // With this, a sender that has room need not wait until it looks at the kernel again.
-            ring.header().info.0.shut.store(1, Release);
+            closes(ring);
         }
         if Arc::strong_count(self) > 1 {
             // Views keep the descriptor open; the peer is told all the same.
             let _ = rustix::net::shutdown(self.fd(), rustix::net::Shutdown::Both);
             self.end_life();
         }
+    }
+}
+
+/// Tells the sender that this end is about to close. What that means for the sender, a reset or not, the kernel says when it is done.
+fn closes(ring: &Ring) {
+    // Release needs no pair: see `shutdown`. A shutdown from before stands: to a sender it is a closed pipe already.
+    let _ = ring.header().info.0.shut.compare_exchange(0, memory::CLOSES, Release, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::closes;
+    use crate::connection::Connection;
+    use crate::core::kind::Kind;
+    use crate::{Config, SendFlags};
+    use rustix::io::Errno;
+    use std::io::IoSlice;
+
+    /// Between its word in the ring and its close(2), a peer is not gone yet: the kernel has not said whether that is a reset.
+    #[test]
+    fn a_record_to_a_peer_that_is_about_to_close_is_no_broken_pipe_before_the_reset() {
+        crate::tests::alone!();
+        let (a, b) = Connection::pair(Kind::SeqPacket, &Config::default()).unwrap();
+        let send = || a.send(&[IoSlice::new(b"one")], SendFlags::DONTWAIT);
+        let failed = || send().unwrap_err().raw_os_error();
+        assert_eq!(send().unwrap(), 3);
+        closes(b.rx_ring().unwrap());
+        assert_eq!(send().unwrap(), 3);
+        drop(b);
+        assert_eq!(failed(), Errno::CONNRESET.raw_os_error());
+        assert_eq!(failed(), Errno::PIPE.raw_os_error());
     }
 }

@@ -6,7 +6,7 @@ use crate::connection::received::Rest;
 use crate::core::Core;
 use crate::doorbell::accounting::Accounting;
 use crate::handshake::undecided::{Settled, Strips, Switching, Undecided};
-use onecopy_ring::memory::Nonce;
+use onecopy_ring::memory::{self, Nonce};
 use onecopy_ring::{Consumer, PeerMisbehaved};
 use onecopy_sync::atomic::Ordering::Release;
 use onecopy_sync::spin::Adaptive;
@@ -127,7 +127,7 @@ impl RxRing {
     /// Tells the sender that nothing more is received from the ring.
     pub fn shut(&self) {
         // No Acquire load depends on this Release: a sender that sees the flag asks the kernel.
-        self.consumer.header().info.0.shut.store(1, Release);
+        self.consumer.header().info.0.shut.store(memory::SHUT, Release);
     }
 }
 

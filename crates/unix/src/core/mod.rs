@@ -18,8 +18,7 @@ use crate::core::elsewhere::Elsewhere;
 use crate::core::kind::Kind;
 use crate::members::claim::Claim;
 use crate::members::others::Others;
-use onecopy_ring::Ring;
-use onecopy_ring::record;
+use onecopy_ring::{Ring, memory, record};
 use onecopy_socket::registry::Row;
 use onecopy_socket::{Counters, Settings};
 use onecopy_socket::{Error, Op, Result, SendFlags};
@@ -229,7 +228,7 @@ impl Core {
         // Pairs with the fence in `shutdown`: either that one finds the ring, or this one finds the shutdown.
         fence(SeqCst);
         if self.recv_shut.load(Relaxed) != 0 {
-            ring.header().info.0.shut.store(1, Relaxed);
+            ring.header().info.0.shut.store(memory::SHUT, Relaxed);
         }
     }
 
@@ -371,7 +370,8 @@ impl Core {
             // No call asks the kernel about this without sending a record. A peer that shuts down says so in
             // the ring, and a killed one hangs up.
             Kind::SeqPacket | Kind::Datagram => {
-                let shut = |ring: &Ring| ring.header().info.0.shut.load(Relaxed) != 0;
+                // One that is about to close is not gone before the kernel has closed it: until then nobody knows of a reset.
+                let shut = |ring: &Ring| ring.header().info.0.shut.load(Relaxed) == memory::SHUT;
                 self.send_shut.load(Relaxed) != 0
                     || self.tx_ring.get().is_some_and(shut)
                     || control::gone(self.life())

@@ -13,14 +13,16 @@ use onecopy::{Carrier, Stack, Stats, udp};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest that is made of what was read, as nc has it.
 const SENT: usize = 16 << 10;
 /// The longest that there is.
 const LONGEST: usize = 65_535;
+/// How long a report waits for a datagram that is being sent.
+const SETTLES: Duration = Duration::from_secs(1);
 
 /// See the [module](self).
 pub struct Datagrams(Arc<Peer>);
@@ -30,6 +32,8 @@ struct Peer {
     /// What carries it.
     carrier: OnceLock<&'static str>,
     tap: OnceLock<String>,
+    /// Held while a datagram is sent, and until it is counted.
+    sending: Mutex<()>,
     sent: Mutex<Tally>,
     received: Mutex<Tally>,
 }
@@ -42,6 +46,7 @@ impl Datagrams {
             socket: OnceLock::new(),
             carrier: OnceLock::new(),
             tap: OnceLock::new(),
+            sending: Mutex::new(()),
             sent: tally(),
             received: tally(),
         }))
@@ -91,8 +96,17 @@ impl Peer {
             if n == 0 {
                 return Ok(());
             }
+            let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
             again(|| socket.send(&buffer[..n]))?;
             locked(&self.sent).passed(&buffer[..n], socket.copies() * n);
+        }
+    }
+
+    /// Waits until what has been sent is counted: the peer may have it before that. A send that waits itself is not waited for.
+    fn settle(&self) {
+        let until = Instant::now() + SETTLES;
+        while matches!(self.sending.try_lock(), Err(TryLockError::WouldBlock)) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -162,6 +176,7 @@ impl Job for Datagrams {
     fn report(&self, cut: Option<String>) -> Option<Report> {
         let peer = &self.0;
         let socket = peer.socket.get()?;
+        peer.settle();
         let carrier = peer.carrier.get().unwrap_or(&"kernel");
         Some(Report {
             family: "udp",

@@ -70,6 +70,7 @@ pub(crate) fn refused(op: Op, why: Refused) -> Error {
 const TAKEN: &str = "another socket of this stack has that port; choose another, or close that one";
 const NOT_OURS: &str =
     "the stack does not have that address; give it to Builder::address, or bind to 0.0.0.0";
+pub(crate) const NO_PORT: &str = "no port is left; close some sockets first";
 const NO_WAY: &str = "no route leads there; give the stack a gateway (Builder::gateway)";
 const NO_HOST: &str = "no such host answers there; is its address right, and its interface up?";
 const NO_PAGE: &str = "the stack has no page left; let other sockets send what they hold first";
@@ -109,10 +110,10 @@ fn why_of_udp(op: Op, cause: udp::Error) -> Option<&'static str> {
     use udp::Error as Cause;
     Some(match (op, cause) {
         (Op::Bind, Cause::AddressInUse) => TAKEN,
-        (_, Cause::AddressInUse) => "no port is left; close some sockets first",
+        (_, Cause::AddressInUse) => NO_PORT,
         (Op::Bind, Cause::Invalid) => "the socket has an address already; make another socket",
         (Op::Bind, Cause::AddressNotAvailable) => NOT_OURS,
-        (_, Cause::AddressNotAvailable) => "no port is left; close some sockets first",
+        (_, Cause::AddressNotAvailable) => NO_PORT,
         (Op::Connect, Cause::Invalid) => "nobody can have the port 0; give the peer's",
         (Op::Send, Cause::Invalid) => {
             "the port is 0, the source is no address of the stack's, or the train has more than 128 datagrams"

@@ -3,7 +3,7 @@
 use super::demux::Place;
 use crate::key::{self, Key, Seed, Table};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
 /// A port that is held, at an address, or at any of its family: given back by [`Ports::release`].
@@ -172,6 +172,14 @@ impl Ports {
             return Err(NoPort::InUse);
         }
         Ok(self.hold(Hold { place, reuse, listening: false, chosen: false }))
+    }
+
+    /// Whether [`Ports::bind_among`] would find one, in either family.
+    pub fn has_unused(&self, mut good: impl FnMut(u16) -> bool) -> bool {
+        let unused = |ip: IpAddr, port| self.of(Place { ip, port }).all == 0;
+        let both =
+            |port| unused(Ipv4Addr::UNSPECIFIED.into(), port) && unused(Ipv6Addr::UNSPECIFIED.into(), port);
+        self.search(1, |port| good(port) && both(port)).is_some()
     }
 
     /// Has it be a listener's: of those who share a port only one may listen.

@@ -38,22 +38,24 @@ use std::time::{Duration, Instant};
 
 /// A socket without an address.
 pub(crate) fn open(stack: &Stack, kernel: &Kernel) -> Arc<dyn Endpoint> {
-    let row = Arc::new(Row::claim_unnamed(std::process::id(), Type::Datagram, false));
-    row.names(Protocol::Udp, None, None);
-    Arc::new(Datagrams {
-        stack: stack.clone(),
-        shared: Arc::clone(kernel.shared()),
-        common: Common::new(Arc::clone(&row), stack.wait_mode(), Reader::OtherCore),
-        row,
-        fd: OnceLock::new(),
-        making: Mutex::new(()),
-        options: Mutex::new(Settings::default()),
-        lender: OnceLock::new(),
-        outbox: OnceLock::new(),
-        least: AtomicU64::new(ZeroCopy::LEAST as u64),
-        taking: Mutex::new(()),
-        named: AtomicU64::new(0),
-    })
+    Arc::new(Datagrams::new(stack, kernel))
+}
+
+/// One with an address, which others who say so may have, too, where it is to `reuse` it.
+pub(crate) fn bind(
+    stack: &Stack,
+    kernel: &Kernel,
+    address: SocketAddr,
+    reuse: bool,
+) -> Result<Arc<dyn Endpoint>> {
+    let socket = Datagrams::new(stack, kernel);
+    let bound = socket.made(Some(address)).and_then(|made| {
+        sockopt::set_socket_reuseaddr(&made.fd, reuse)?;
+        rustix::net::bind(&made.fd, &address)
+    });
+    bound.map_err(|errno| explained(Op::Bind, errno).about("address"))?;
+    socket.named();
+    Ok(Arc::new(socket))
 }
 
 /// A socket. The kernel's is made once its family is known.
@@ -83,6 +85,25 @@ struct Made {
 }
 
 impl Datagrams {
+    fn new(stack: &Stack, kernel: &Kernel) -> Datagrams {
+        let row = Arc::new(Row::claim_unnamed(std::process::id(), Type::Datagram, false));
+        row.names(Protocol::Udp, None, None);
+        Datagrams {
+            stack: stack.clone(),
+            shared: Arc::clone(kernel.shared()),
+            common: Common::new(Arc::clone(&row), stack.wait_mode(), Reader::OtherCore),
+            row,
+            fd: OnceLock::new(),
+            making: Mutex::new(()),
+            options: Mutex::new(Settings::default()),
+            lender: OnceLock::new(),
+            outbox: OnceLock::new(),
+            least: AtomicU64::new(ZeroCopy::LEAST as u64),
+            taking: Mutex::new(()),
+            named: AtomicU64::new(0),
+        }
+    }
+
     /// The kernel's socket, made if there is none: of the family of `address`, or of IPv4 where there is none.
     fn made(&self, address: Option<SocketAddr>) -> std::result::Result<&Made, Errno> {
         let ipv6 = address.map(|address| address.is_ipv6());
@@ -349,16 +370,6 @@ impl Endpoint for Datagrams {
 
     fn carrier(&self) -> Carrier {
         Carrier::Kernel
-    }
-
-    fn bind(&self, address: SocketAddr, reuse: bool) -> Result<()> {
-        let bound = self.made(Some(address)).and_then(|made| {
-            sockopt::set_socket_reuseaddr(&made.fd, reuse)?;
-            rustix::net::bind(&made.fd, &address)
-        });
-        bound.map_err(|errno| explained(Op::Bind, errno))?;
-        self.named();
-        Ok(())
     }
 
     fn connect(&self, to: SocketAddr) -> Result<()> {

@@ -31,7 +31,7 @@ mod socket;
 mod wait;
 
 pub use config::{Config, ZeroCopy};
-pub(crate) use datagrams::open as udp_open;
+pub(crate) use datagrams::{bind as udp_bind, open as udp_open};
 pub(crate) use device::{Rx, not_bound};
 pub(crate) use engine::{Failed, Kernel};
 pub(crate) use listener::listen;

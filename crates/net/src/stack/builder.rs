@@ -114,7 +114,7 @@ impl Builder {
 
     /// Of how many shards it is, up to 64; one, if it is not called. Each has a queue of the device's, a lock and a thread of its own, and each
     /// connection is one shard's: as many can be at work at once. It is one stack all the same, with one address: listeners take connections of
-    /// all shards; a connection that is made is the next one's in turn. Of UDP, all sockets of a port are in one shard.
+    /// all shards; a connection that is made is the next one's in turn that has a port left. Of UDP, all sockets of a port are in one shard.
     ///
     /// A TAP is opened so many times; one that was there before has to be of many queues (`ip tuntap add ... multi_queue`). What bounds all
     /// sockets together (memory, pages, half-open connections, a listener's backlog) is shared out between the shards.

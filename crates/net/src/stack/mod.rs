@@ -36,6 +36,7 @@ use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use onecopy_sys::eventfd::EventFd;
 use runner::Sleep;
+use rustix::io::Errno;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -108,7 +109,7 @@ impl Stack {
     pub(crate) fn own(&self) -> crate::Result<&Owner> {
         match &self.engine {
             Engine::Own(owner) => Ok(owner),
-            Engine::Kernel(_) => Err(Error::new(Op::Socket, rustix::io::Errno::OPNOTSUPP).because(
+            Engine::Kernel(_) => Err(Error::new(Op::Socket, Errno::OPNOTSUPP).because(
                 "the kernel carries its bytes, and drives itself; build a stack with a link for it",
             )),
         }
@@ -122,7 +123,7 @@ impl Stack {
     pub(crate) fn only(&self, op: Op) -> crate::Result<&Arc<Inner>> {
         match self.own()?.shards() {
             [only] => Ok(only),
-            _ => Err(Error::new(op, rustix::io::Errno::OPNOTSUPP)
+            _ => Err(Error::new(op, Errno::OPNOTSUPP)
                 .because("a stack of several shards cannot; build one without Builder::shards for it")),
         }
     }
@@ -153,11 +154,23 @@ impl Stack {
         }
     }
 
-    /// A socket that is to have `port`, or any where that is 0.
-    pub(crate) fn udp_open(&self, port: u16) -> crate::Result<Arc<dyn crate::udp::Endpoint>> {
+    /// A socket without an address.
+    pub(crate) fn udp_open(&self) -> crate::Result<Arc<dyn crate::udp::Endpoint>> {
         match &self.engine {
-            Engine::Own(_) => crate::udp::open(self, port),
+            Engine::Own(_) => crate::udp::open(self),
             Engine::Kernel(kernel) => Ok(kernel::udp_open(self, kernel)),
+        }
+    }
+
+    /// One with an address, which others who say so may have, too, where it is to `reuse` it.
+    pub(crate) fn udp_bind(
+        &self,
+        address: SocketAddr,
+        reuse: bool,
+    ) -> crate::Result<Arc<dyn crate::udp::Endpoint>> {
+        match &self.engine {
+            Engine::Own(_) => crate::udp::bind(self, address, reuse),
+            Engine::Kernel(kernel) => kernel::udp_bind(self, kernel, address, reuse),
         }
     }
 
@@ -292,7 +305,7 @@ impl Stack {
     /// EINTR; EOPNOTSUPP where the kernel carries its bytes, and of a stack with several shards: they need no driving.
     pub fn drive(&self, limit: Duration) -> crate::Result<bool> {
         let driven = self.only(Op::Wait)?.drive(limit);
-        driven.map_err(|_| crate::Error::new(crate::Op::Wait, rustix::io::Errno::INTR))
+        driven.map_err(|_| crate::Error::new(crate::Op::Wait, Errno::INTR))
     }
 
     /// A descriptor for the program's own poll loop, with [`Driver::Caller`]: readable (POLLIN) when there is something for
@@ -346,12 +359,27 @@ impl Owner {
         &self.shards[0]
     }
 
-    /// The one that the next socket is of, where it may be any.
-    pub fn next(&self) -> &Arc<Inner> {
-        match &self.shards[..] {
-            [only] => only,
-            all => &all[self.turn.fetch_add(1, Relaxed) as usize % all.len()],
+    /// All shards: first the one that the next socket is of, where it may be any.
+    pub fn in_turn(&self) -> impl Iterator<Item = &Arc<Inner>> + Clone {
+        let (all, first) = (self.shards.len(), self.turn.fetch_add(1, Relaxed) as usize);
+        self.shards.iter().cycle().skip(first % all).take(all)
+    }
+
+    /// What `attempt` comes to in the first of them that does not fail with `full`: none has all ports.
+    pub fn try_in_turn<T>(
+        &self,
+        full: Errno,
+        mut attempt: impl FnMut(&Arc<Inner>) -> crate::Result<T>,
+    ) -> crate::Result<T> {
+        let mut done = Err(Error::new(Op::Socket, full));
+        for inner in self.in_turn() {
+            done = attempt(inner);
+            match &done {
+                Err(error) if error.raw_os_error() == full.raw_os_error() => {}
+                _ => break,
+            }
         }
+        done
     }
 }
 

@@ -18,6 +18,7 @@ use onecopy_inet::tcp::{Error, Info, Readiness, Received, Settings, Side, State}
 use onecopy_pool::{Page, Pages};
 use onecopy_socket::registry::{self, Type};
 use onecopy_socket::{Carrier, Op, SendFlags};
+use rustix::io::Errno;
 use std::fmt;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -114,20 +115,31 @@ pub(crate) fn connect(
 ) -> onecopy_socket::Result<Arc<dyn Connection>> {
     let owner = stack.own()?;
     let shards = owner.shards();
-    let inner = match local {
+    match local {
         // With both ends given it is whose these are.
         Some(local) if shards.len() > 1 && local.port() != 0 => {
             let whose = owner.first().with(|shard, _| shard.inet().tcp_whose(local, address));
-            &shards[whose.map_err(|cause| of(Op::Connect, cause).about("address"))?]
+            let whose = whose.map_err(|cause| of(Op::Connect, cause).about("address"))?;
+            connect_in(stack, &shards[whose], Some(local), address)
         }
-        _ => owner.next(),
-    };
+        _ => owner.try_in_turn(Errno::ADDRNOTAVAIL, |inner| connect_in(stack, inner, local, address)),
+    }
+}
+
+/// The same in one shard.
+fn connect_in(
+    stack: &crate::Stack,
+    inner: &Arc<Inner>,
+    local: Option<SocketAddr>,
+    address: SocketAddr,
+) -> onecopy_socket::Result<Arc<dyn Connection>> {
     let socket = Socket::open(stack, inner, false)?;
     let begun = socket.with(|shard, id, now| {
         let inet = shard.inet_mut();
+        let sharded = inet.interface().share().is_some();
         let bound = match local {
             // A port is chosen that makes it this shard's.
-            Some(local) if shards.len() > 1 && local.port() == 0 => inet.tcp_bind_address(id, local.ip()),
+            Some(local) if sharded && local.port() == 0 => inet.tcp_bind_address(id, local.ip()),
             Some(local) => inet.tcp_bind(id, local, true),
             None => Ok(()),
         };

@@ -24,8 +24,6 @@ pub(crate) trait Endpoint: fmt::Debug + Send + Sync {
     fn stack(&self) -> &Stack;
     fn carrier(&self) -> Carrier;
 
-    /// Gives it an address, which others who say so may have, too, where it is to `reuse` it.
-    fn bind(&self, address: SocketAddr, reuse: bool) -> Result<()>;
     fn connect(&self, to: SocketAddr) -> Result<()>;
     fn disconnect(&self) -> Result<()>;
     fn addresses(&self) -> Bound;

@@ -44,6 +44,6 @@ pub(crate) use endpoint::Endpoint;
 pub use meta::{Message, Meta};
 pub use onecopy_inet::udp::{Config, Envelope, MAX_LEN, MAX_SEGMENTS, Settings};
 pub use onecopy_inet::wire::Ecn;
-pub(crate) use own::open;
+pub(crate) use own::{bind, open};
 pub(crate) use send::{Limits, alike};
 pub use socket::Socket;

@@ -3,9 +3,9 @@
 use super::endpoint::Endpoint;
 use super::send::{Limits, alike};
 use super::{Envelope, MAX_LEN, Message, Meta, Settings};
-use crate::error::of;
+use crate::error::{NO_PORT, of};
 use crate::socket::{Common, PIECE, Protocol, Way};
-use crate::stack::Shard;
+use crate::stack::{Inner, Shard};
 use crate::zerocopy::{At, Lender, NotSent, Range, Small, Taken};
 use onecopy_chain::notify::Segment;
 use onecopy_chain::notify::zerocopy::Tell;
@@ -28,21 +28,44 @@ use std::time::Duration;
 
 type Socket = crate::socket::Socket<Udp>;
 
-/// A socket without an address, which is to have `port`, or any where that is 0: in the shard that all sockets of that port are in.
-pub(crate) fn open(stack: &crate::Stack, port: u16) -> Result<Arc<dyn Endpoint>> {
+/// A socket without an address. The port that it gets will be one of its shard's, so that has to have some left, if any has.
+pub(crate) fn open(stack: &crate::Stack) -> Result<Arc<dyn Endpoint>> {
     let owner = stack.own()?;
     let inner = match owner.shards() {
         [only] => only,
-        _ if port == 0 => owner.next(),
-        shards => {
+        _ => {
+            let mut shards = owner.in_turn();
+            let next = shards.clone().next();
+            let left = |inner: &&Arc<Inner>| inner.with(|shard, _| shard.inet().udp_has_port());
+            shards.find(left).or(next).unwrap_or(owner.first())
+        }
+    };
+    Ok(Arc::new(Socket::open(stack, inner, false)?))
+}
+
+/// A socket with an address, in the shard that all sockets of its port are in.
+pub(crate) fn bind(stack: &crate::Stack, address: SocketAddr, reuse: bool) -> Result<Arc<dyn Endpoint>> {
+    let bind_in = |inner: &Arc<Inner>| -> Result<Arc<dyn Endpoint>> {
+        let socket = Socket::open(stack, inner, false)?;
+        let bound = socket.with(|shard, id, _| shard.inet_mut().udp_bind(id, address, reuse));
+        bound.map_err(|cause| match (cause, address.port()) {
+            (Cause::AddressInUse, 0) => Error::new(Op::Bind, Errno::ADDRINUSE).because(NO_PORT),
+            _ => of(Op::Bind, cause).about("address"),
+        })?;
+        socket.named();
+        Ok(Arc::new(socket))
+    };
+    let owner = stack.own()?;
+    match address.port() {
+        0 => owner.try_in_turn(Errno::ADDRINUSE, bind_in),
+        port => {
             let whose = |shard: &mut Shard, _| {
                 let share = shard.inet().interface().share();
                 share.map_or(0, |share| share.of_port(port))
             };
-            &shards[owner.first().with(whose)]
+            bind_in(&owner.shards()[owner.first().with(whose)])
         }
-    };
-    Ok(Arc::new(Socket::open(stack, inner, false)?))
+    }
 }
 
 pub(crate) enum Udp {}
@@ -113,13 +136,6 @@ impl Endpoint for Socket {
 
     fn carrier(&self) -> Carrier {
         Carrier::Stack
-    }
-
-    fn bind(&self, address: SocketAddr, reuse: bool) -> Result<()> {
-        let bound = self.with(|shard, id, _| shard.inet_mut().udp_bind(id, address, reuse));
-        bound.map_err(|cause| of(Op::Bind, cause))?;
-        self.named();
-        Ok(())
     }
 
     fn connect(&self, to: SocketAddr) -> Result<()> {

@@ -42,9 +42,8 @@ impl Socket {
     }
 
     fn bind_as(stack: &Stack, address: SocketAddr, reuse: bool) -> Result<Socket> {
-        let socket = Socket { socket: stack.udp_open(address.port())? };
-        socket.socket.bind(address, reuse).map_err(|error| error.about("address"))?;
-        Ok(socket)
+        let socket = stack.udp_bind(address, reuse)?;
+        Ok(Socket { socket })
     }
 
     /// A socket without an address: it gets one with its first [`Socket::connect`] or send.
@@ -53,7 +52,7 @@ impl Socket {
     ///
     /// ENOBUFS.
     pub fn unbound(stack: &Stack) -> Result<Socket> {
-        Ok(Socket { socket: stack.udp_open(0)? })
+        Ok(Socket { socket: stack.udp_open()? })
     }
 
     /// Has it send to `to` where nothing else is said, and get what comes from there alone. It may be called again.

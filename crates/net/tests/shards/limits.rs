@@ -1,10 +1,14 @@
 //! What several shards cannot do, what they share out, and who floods them.
 
 use crate::world::{Spread, World, any, at, counter, until, world, world_with};
+use onecopy_inet::stack::ports::Ports;
 use onecopy_link::Tap;
+use onecopy_net::tcp::{Listener, Stream};
 use onecopy_net::udp::Socket;
-use onecopy_net::{BuildError, Driver, Stack, Transport};
+use onecopy_net::{BuildError, Driver, Op, Stack, Transport};
 use onecopy_pool::{DeviceId, DeviceMemory};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 const NOTSUPP: i32 = 95;
@@ -82,6 +86,91 @@ fn what_bounds_all_is_shared_out() {
             assert_eq!((tcp.max_orphans, tcp.max_syn_backlog, tcp.max_time_wait), (100, 10, 1000));
         });
     }
+}
+
+/// Leaves a shard no port of TCP to choose from.
+fn fill_tcp(stack: &Stack, shard: u32) {
+    stack.with_shard(shard, |inet| {
+        for port in Ports::RANGE {
+            let id = inet.tcp_open().unwrap();
+            inet.tcp_bind(id, any(port), false).unwrap();
+        }
+    });
+}
+
+#[test]
+fn who_has_no_port_left_to_connect_from_has_another_shard_do_it() {
+    let World { sharded, peer, .. } = &world(3, Spread::Flow);
+    let listener = Listener::bind(peer, any(80)).unwrap();
+    let connect = || {
+        let stream = Stream::connect(sharded, at(2, 80))?;
+        let from = Stream::connect_from(sharded, at(1, 0), at(2, 80))?;
+        for stream in [stream, from] {
+            stream.send(b"x").unwrap();
+            let (server, _) = listener.accept().unwrap();
+            assert_eq!(server.recv(&mut [0; 8]).unwrap(), 1);
+        }
+        Ok::<(), onecopy_net::Error>(())
+    };
+    fill_tcp(sharded, 0);
+    fill_tcp(sharded, 1);
+    for _ in 0..3 {
+        connect().unwrap();
+    }
+    let made = (0..3).map(|shard| sharded.with_shard(shard, |inet| inet.tcp_stats().active_opens));
+    assert_eq!(made.collect::<Vec<u64>>(), [0, 0, 6]);
+    // Until nobody has any. (What the last one chose, it has.)
+    sharded.with_shard(2, |inet| {
+        for port in Ports::RANGE {
+            let id = inet.tcp_open().unwrap();
+            if inet.tcp_bind(id, any(port), false).is_err() {
+                inet.tcp_close(0, id);
+            }
+        }
+    });
+    let error = connect().unwrap_err();
+    assert_eq!((error.op(), error.kind()), (Op::Connect, ErrorKind::AddrNotAvailable));
+    assert!(error.to_string().contains("no port is left for that peer"), "{error}");
+}
+
+/// Leaves a shard no port of UDP to choose from.
+fn fill_udp(stack: &Stack, shard: u32) {
+    stack.with_shard(shard, |inet| {
+        inet.udp_config_mut().sockets = 1 << 16;
+        for port in Ports::RANGE {
+            for address in [any(port), SocketAddr::new([0_u16; 8].into(), port)] {
+                let id = inet.udp_open().unwrap();
+                if inet.udp_bind(id, address, false).is_err() {
+                    inet.udp_close(id);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn who_has_no_port_left_for_datagrams_has_another_shard_do_it() {
+    let World { sharded, .. } = &world(3, Spread::Flow);
+    fill_udp(sharded, 0);
+    fill_udp(sharded, 1);
+    let mut sockets = Vec::new();
+    for _ in 0..3 {
+        sockets.push(Socket::bind(sharded, any(0)).unwrap());
+        let connected = Socket::unbound(sharded).unwrap();
+        connected.connect(at(2, 9)).unwrap();
+        sockets.push(connected);
+    }
+    let share = sharded.with(|inet| *inet.interface().share().unwrap());
+    for socket in &sockets {
+        assert_eq!(share.of_port(socket.local_addr().unwrap().port()), 2);
+    }
+    // Until nobody has any.
+    fill_udp(sharded, 2);
+    let error = Socket::bind(sharded, any(0)).unwrap_err();
+    assert_eq!((error.op(), error.kind()), (Op::Bind, ErrorKind::AddrInUse));
+    assert!(error.to_string().contains("no port is left"), "{error}");
+    let error = Socket::unbound(sharded).unwrap().connect(at(2, 9)).unwrap_err();
+    assert_eq!((error.op(), error.kind()), (Op::Connect, ErrorKind::AddrNotAvailable));
 }
 
 /// Whoever sends by the queues of others while a shard is kept from working fills its inbox, and no more.

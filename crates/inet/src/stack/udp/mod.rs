@@ -148,6 +148,11 @@ impl Stack {
         Ok(id)
     }
 
+    /// Whether a port can be chosen that nobody has, in either family.
+    pub fn udp_has_port(&self) -> bool {
+        self.udp.ports.has_unused(owned(self.udp.share))
+    }
+
     /// Gives it an address (bind(2)): any, one of ours, or that of everybody on a network of ours; port 0 is one that nobody has. `reuse` is
     /// SO_REUSEADDR: those that have it may share one address, and the last one gets what comes.
     ///

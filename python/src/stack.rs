@@ -23,7 +23,8 @@ use crate::udp::UdpSocket;
 /// TCP and UDP that this process does itself, on a TAP device and with an address of its own; or, with transport="kernel", the kernel's by io_uring.
 ///
 /// Stack(tap="onecopy0", address="10.0.0.2/24") makes the device where there is none, which takes CAP_NET_ADMIN: OSError says what is missing.
-/// transport="auto" takes the kernel's TCP where there is no TAP device to be had; `carrier` says which it is.
+/// transport="auto" takes the kernel's TCP where there is no TAP device to be had; `carrier` says which it is. shards=N, up to 64, has N queues of the
+/// device, each with a lock and a thread: as many connections can be at work at once, at one address. No device memory can be bound to several.
 #[pyclass(frozen, module = "onecopy", weakref)]
 pub struct Stack {
     stack: Here<onecopy::Stack>,
@@ -66,7 +67,8 @@ fn built(error: BuildError) -> PyErr {
 #[pymethods]
 impl Stack {
     #[new]
-    #[pyo3(signature = (*, tap = None, address = None, gateway = None, mtu = None, transport = "stack"))]
+    #[pyo3(signature = (*, tap = None, address = None, gateway = None, mtu = None, transport = "stack", shards = 1))]
+    #[expect(clippy::too_many_arguments, reason = "in Python they have names")]
     fn new(
         py: Python<'_>,
         tap: Option<String>,
@@ -74,8 +76,9 @@ impl Stack {
         gateway: Option<&str>,
         mtu: Option<u32>,
         transport: &str,
+        shards: u32,
     ) -> PyResult<Stack> {
-        let mut builder = onecopy::Stack::builder();
+        let mut builder = onecopy::Stack::builder().shards(shards);
         builder = match transport {
             "stack" => builder,
             "auto" => builder.transport(onecopy::Transport::Auto),
@@ -229,6 +232,12 @@ impl Stack {
             Carrier::Kernel => "kernel",
             _ => "stack",
         })
+    }
+
+    /// How many shards it has; 0 where the kernel carries its bytes.
+    #[getter]
+    fn shards(&self) -> PyResult<u32> {
+        Ok(self.stack.get().map_err(failed)?.shards())
     }
 
     /// Its addresses, as "10.0.0.2/24"; none where the kernel carries its bytes.

@@ -47,7 +47,7 @@ WITH_TAP = """
 import os, socket, subprocess, threading
 import onecopy
 
-stack = onecopy.Stack(tap="onecopy0", address="10.77.0.2/24")
+stack = onecopy.Stack(tap="onecopy0", address="10.77.0.2/24", shards=SHARDS)
 assert stack.carrier == "stack" and stack.addresses == ["10.77.0.2/24"], stack
 for command in ("addr add 10.77.0.1/24 dev onecopy0", "link set onecopy0 up"):
     subprocess.run(["ip", *command.split()], check=True)
@@ -64,9 +64,9 @@ def is_refused_in_a_child(call):
 """
 
 
-def runs_with_tap(program: str) -> None:
+def runs_with_tap(program: str, shards: int = 1) -> None:
     """Runs a program that says "well" when it is done, behind WITH_TAP."""
-    command = ["unshare", "--net", sys.executable, "-c", WITH_TAP + program]
+    command = ["unshare", "--net", sys.executable, "-c", WITH_TAP.replace("SHARDS", str(shards)) + program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and done.stdout == "well\n", done.stderr
 

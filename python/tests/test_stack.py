@@ -68,6 +68,72 @@ def test_a_stack_talks_to_the_kernels_sockets() -> None:
     runs_with_tap(ON_TAP)
 
 
+ON_SHARDS = """
+PATTERN = bytes(range(256)) * 1024
+assert stack.shards == 2
+link = subprocess.run(["ip", "-d", "link", "show", "onecopy0"], check=True, capture_output=True, text=True).stdout
+assert "multi_queue" in link, link
+
+def echo(peer):
+    while piece := peer.recv(1 << 16):
+        peer.sendall(piece)
+    peer.close()
+
+def talks(conn):
+    sender = threading.Thread(target=conn.sendall, args=(PATTERN,))
+    sender.start()
+    got = bytearray()
+    while len(got) < len(PATTERN):
+        piece = conn.recv(1 << 16)
+        assert piece
+        got += piece
+    sender.join()
+    assert got == PATTERN
+    conn.close()
+
+def all_talk(accept, connect):
+    # As many connections that all are in one shard are one in 128.
+    servers, clients = [], []
+    for _ in range(8):
+        clients.append(connect())
+        servers.append(threading.Thread(target=echo, args=(accept(),)))
+    clients = [threading.Thread(target=talks, args=(client,)) for client in clients]
+    for thread in servers + clients:
+        thread.start()
+    for thread in servers + clients:
+        thread.join()
+
+with stack.listen("tcp://10.77.0.2:80") as listener:
+    all_talk(lambda: listener.accept(), lambda: socket.create_connection(("10.77.0.2", 80), timeout=60))
+with socket.create_server(("10.77.0.1", 80)) as listener:
+    all_talk(lambda: listener.accept()[0], lambda: stack.connect("tcp://10.77.0.1:80", timeout=60))
+
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as kernels:
+    kernels.bind(("10.77.0.1", 7000))
+    kernels.settimeout(60)
+    for port in range(7000, 7016):
+        with stack.udp(f"udp://10.77.0.2:{port}", timeout=60) as ours:
+            ours.send_to(b"there", "udp://10.77.0.1:7000")
+            assert kernels.recvfrom(100) == (b"there", ("10.77.0.2", port))
+            kernels.sendto(b"back", ("10.77.0.2", port))
+            assert ours.recv(100) == b"back"
+
+# What a device's memory is bound to has one shard.
+for call in (lambda: stack.set_queues(2), lambda: stack.bind_rx(onecopy.DeviceMemory.opaque(1 << 20), [0])):
+    try:
+        call()
+        raise AssertionError("it was done")
+    except OSError as error:
+        assert error.errno == 95 and "shards" in str(error), error
+print("well")
+"""
+
+
+@may_have_tap
+def test_several_shards_are_one_stack() -> None:
+    runs_with_tap(ON_SHARDS, shards=2)
+
+
 def cable() -> tuple[onecopy.Connection, onecopy.Connection]:
     """A connection between two stacks of this process."""
     near, far = onecopy.Stack.pair()
@@ -198,7 +264,7 @@ def test_a_child_of_fork_reads_what_its_parent_has_received() -> None:
 
 
 def test_the_kernels_tcp_by_io_uring(kernel: onecopy.Stack) -> None:
-    assert kernel.carrier == "kernel" and kernel.addresses == []
+    assert kernel.carrier == "kernel" and kernel.addresses == [] and kernel.shards == 0
     with kernel.listen("tcp://127.0.0.1:0") as listener, kernel.connect(listener.address) as client:
         server = listener.accept()
         sender = threading.Thread(target=client.sendall, args=(PATTERN,))
@@ -264,6 +330,8 @@ def test_what_cannot_be_is_said() -> None:
         onecopy.Stack(tap="onecopy0", address="10.0.0.2")
     with pytest.raises(ValueError, match="write"):
         onecopy.Stack(transport="magic")
+    with pytest.raises(ValueError, match="one shard at least"):
+        onecopy.Stack(tap="onecopy0", address="10.0.0.2/24", shards=0)
     with pytest.raises(ValueError, match="gateway"):
         onecopy.Stack(tap="onecopy0", address="10.0.0.2/24", gateway="there")
 

@@ -107,6 +107,7 @@ class Stack:
         gateway: str | None = None,
         mtu: int | None = None,
         transport: str = "stack",
+        shards: int = 1,
     ) -> Stack: ...
     @staticmethod
     def pair(
@@ -127,6 +128,8 @@ class Stack:
     def bind_tx(self, memory: DeviceMemory) -> TxBinding: ...
     @property
     def carrier(self) -> str: ...
+    @property
+    def shards(self) -> int: ...
     @property
     def addresses(self) -> list[str]: ...
 

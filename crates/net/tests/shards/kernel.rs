@@ -34,6 +34,7 @@ fn world(shards: u32) -> Option<(Namespace, Stack)> {
     Some((namespace, stack))
 }
 
+/// Gives back what comes, and ends when that has.
 fn echo(mut stream: impl Read + Write, end: impl FnOnce()) {
     let mut buffer = vec![0; 50_000];
     loop {
@@ -42,6 +43,21 @@ fn echo(mut stream: impl Read + Write, end: impl FnOnce()) {
             n => stream.write_all(&buffer[..n]).unwrap(),
         }
     }
+}
+
+/// Sends bytes to who gives them back, ends, and looks at what came.
+fn talks(mut stream: impl Read + Write + Copy + Send, end: impl FnOnce(), bytes: &[u8]) {
+    let mut reader = stream;
+    thread::scope(|scope| {
+        let back = scope.spawn(move || {
+            let mut back = Vec::new();
+            reader.read_to_end(&mut back).unwrap();
+            back
+        });
+        stream.write_all(bytes).unwrap();
+        end();
+        assert!(back.join().unwrap() == bytes);
+    });
 }
 
 #[test]
@@ -56,40 +72,22 @@ fn streams_both_ways() {
             scope.spawn(|| {
                 for _ in 0..16 {
                     let (stream, _) = listener.accept().unwrap();
-                    let ends = stream.try_clone().unwrap();
-                    thread::spawn(move || echo(stream, || ends.shutdown(Shutdown::Write).unwrap()));
+                    thread::spawn(move || echo(&stream, || stream.shutdown(Shutdown::Write).unwrap()));
                 }
             });
             scope.spawn(|| {
                 for _ in 0..16 {
                     let (stream, _) = kernels.accept().unwrap();
-                    let ends = stream.try_clone().unwrap();
-                    thread::spawn(move || echo(stream, || ends.shutdown(Shutdown::Write).unwrap()));
+                    thread::spawn(move || echo(&stream, || stream.shutdown(Shutdown::Write).unwrap()));
                 }
             });
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..2 {
                         let client = namespace.run(|| TcpStream::connect((OURS, 80)).unwrap()).unwrap();
-                        let (mut reader, mut writer) = (client.try_clone().unwrap(), client);
-                        let back = thread::spawn(move || {
-                            let mut back = Vec::new();
-                            reader.read_to_end(&mut back).unwrap();
-                            back
-                        });
-                        writer.write_all(bytes).unwrap();
-                        writer.shutdown(Shutdown::Write).unwrap();
-                        assert!(back.join().unwrap() == *bytes);
+                        talks(&client, || client.shutdown(Shutdown::Write).unwrap(), bytes);
                         let client = Stream::connect(&stack, (KERNELS, 80).into()).unwrap();
-                        let (mut reader, mut writer) = (client.try_clone().unwrap(), client);
-                        let back = thread::spawn(move || {
-                            let mut back = Vec::new();
-                            reader.read_to_end(&mut back).unwrap();
-                            back
-                        });
-                        writer.write_all(bytes).unwrap();
-                        writer.shutdown(Shutdown::Write).unwrap();
-                        assert!(back.join().unwrap() == *bytes);
+                        talks(&client, || client.shutdown(Shutdown::Write).unwrap(), bytes);
                     }
                 });
             }

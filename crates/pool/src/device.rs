@@ -1,5 +1,6 @@
 //! A device's memory as a whole: pages to be handed out, and a way for bytes in and out.
 
+use crate::claim::Claims;
 use crate::config::PoolConfig;
 use crate::error::{AllocError, OpenError};
 use crate::page::Page;
@@ -99,6 +100,7 @@ struct Owned {
     monitor: Monitor,
     limit: u32,
     page_len: u32,
+    claims: Claims,
 }
 
 impl DeviceMemory {
@@ -119,9 +121,12 @@ impl DeviceMemory {
     pub fn new<D: Device>(config: PoolConfig, device: Arc<D>) -> Result<DeviceMemory, OpenError> {
         let pages = PagePool::new(config.runs(), device.clone())?;
         let (monitor, limit, page_len) = (pages.monitor(), pages.limit(), pages.page_len());
-        Ok(DeviceMemory {
-            of: Arc::new(Owned { device, pages: Mutex::new(pages), monitor, limit, page_len }),
-        })
+        let (pages, claims) = (Mutex::new(pages), Claims::default());
+        Ok(DeviceMemory { of: Arc::new(Owned { device, pages, monitor, limit, page_len, claims }) })
+    }
+
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.of.claims
     }
 
     /// Parts of pages for `len` bytes, one after the other: whole pages, and a piece of one for the rest. Pages that lie together are one part, of one

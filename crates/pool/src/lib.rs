@@ -35,6 +35,7 @@
 //! The pool's memory lives until its last page has come home, whoever drops what first.
 
 mod cache;
+mod claim;
 mod config;
 mod debug;
 mod desc;
@@ -58,6 +59,7 @@ mod shares;
 mod stats;
 
 pub use cache::{BULK, CACHE};
+pub use claim::{Claim, Purpose};
 pub use config::PoolConfig;
 pub use device::{Copied, Device, DeviceMemory};
 pub use error::{AdoptError, AllocError, AreaError, Damage, Lie, OpenError, ReturnError};

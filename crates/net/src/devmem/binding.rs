@@ -6,7 +6,7 @@ use crate::stack::{Inner, Shard, Stack};
 use onecopy_inet::stack::RoomStats;
 use onecopy_link::Registered;
 use onecopy_link::rx::{BadQueue, QueueStats, Queues, Rule};
-use onecopy_pool::DeviceMemory;
+use onecopy_pool::{Claim, DeviceMemory, Purpose};
 use onecopy_socket::{Error, Op, Result};
 use rustix::io::Errno;
 use std::fmt;
@@ -18,7 +18,8 @@ use std::sync::Arc;
 #[must_use = "dropped, the memory is unbound"]
 pub struct Binding {
     of: Of,
-    memory: DeviceMemory,
+    /// Given back behind the unbinding.
+    claim: Claim,
     id: u32,
     /// Why the link does not put payload there itself.
     staged: Option<Why>,
@@ -49,13 +50,13 @@ impl Binding {
 
     /// The memory.
     pub fn memory(&self) -> &DeviceMemory {
-        &self.memory
+        self.claim.memory()
     }
 
     /// Which way payload takes to the memory, and why it is no shorter one.
     pub fn path(&self) -> Path {
         let now = match &self.of {
-            Of::Own(inner) => inner.with(|shard, _| shard.rx_mut().0.queues().lands_in(self.memory.id())),
+            Of::Own(inner) => inner.with(|shard, _| shard.rx_mut().0.queues().lands_in(self.memory().id())),
             // It is bound so, or not at all.
             Of::Kernel(_) => true,
         };
@@ -105,7 +106,7 @@ impl Drop for Binding {
 
 impl fmt::Debug for Binding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Binding({} of {:?})", self.id, self.memory)
+        write!(f, "Binding({} of {:?})", self.id, self.memory())
     }
 }
 
@@ -127,9 +128,16 @@ fn bind_kernel(rx: &Arc<kernel::Rx>, memory: &DeviceMemory, queues: &[u32]) -> R
             .about("memory")
             .because("the memory is too small; give 64 KiB"));
     }
+    let claim = memory.claim(Purpose::Receive).ok_or_else(sent_from)?;
     let registered = Registered::new(memory).map_err(kernel::not_bound)?;
     let id = rx.bind(registered, queues).map_err(|why| bad(Op::Bind, why))?;
-    Ok(Binding { of: Of::Kernel(Arc::clone(rx)), memory: memory.clone(), id, staged: None })
+    Ok(Binding { of: Of::Kernel(Arc::clone(rx)), claim, id, staged: None })
+}
+
+fn sent_from() -> Error {
+    Error::new(Op::Bind, Errno::BUSY)
+        .about("memory")
+        .because("all of the memory's pages are sent from; drop its TxBinding first, or bind other memory")
 }
 
 /// Packets of the longest kind that bound memory has to hold at least, and how many bytes.
@@ -224,7 +232,7 @@ impl Stack {
     /// holds less than 64 KiB or four of the longest packets, and where no queue would be left for other flows; ERANGE for a queue that there
     /// is not; EEXIST for one that is bound already; E2BIG for pages larger than 4 KiB; ENODEV where the link is gone; EOPNOTSUPP where the
     /// link does not split headers ([`Port::splits_headers`](crate::Port::splits_headers)), or the stack has several shards. EBUSY for memory that is sent from
-    /// ([`Stack::bind_tx`]).
+    /// ([`Stack::bind_tx`]), by this stack or another one.
     pub fn bind_rx(&self, memory: &DeviceMemory, queues: &[u32]) -> Result<Binding> {
         if let Some(rx) = self.kernel_rx() {
             return bind_kernel(rx, memory, queues);
@@ -249,12 +257,12 @@ impl Stack {
                 )
                 .map_err(|error: Error| error.about("memory"));
             }
-            if rx.is_sent_from(memory.id()) {
-                return refuse(Errno::BUSY, "all of the memory's pages are sent from; bind other memory");
-            }
-            rx.bind(inet, now, memory, queues, registered).map_err(|why| bad(Op::Bind, why))
+            let claim = memory.claim(Purpose::Receive).ok_or_else(sent_from)?;
+            let id = rx.bind(inet, now, memory, queues, registered).map_err(|why| bad(Op::Bind, why))?;
+            Ok((claim, id))
         })?;
         let of = Of::Own(Arc::clone(self.only(Op::Bind)?));
-        Ok(Binding { of, memory: memory.clone(), id: bound?, staged })
+        let (claim, id) = bound?;
+        Ok(Binding { of, claim, id, staged })
     }
 }

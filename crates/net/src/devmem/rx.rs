@@ -24,8 +24,6 @@ pub(crate) struct Rx {
     last: u32,
     /// What is known of each memory that was bound, whether it still is.
     known: HashMap<u64, Known>,
-    /// Memory that is sent from, by its pool.
-    sent_from: Vec<u64>,
     hunger: Arc<Hunger>,
 }
 
@@ -103,7 +101,6 @@ impl Rx {
             bindings: Vec::new(),
             last: 0,
             known: HashMap::new(),
-            sent_from: Vec::new(),
             hunger: Arc::default(),
         }
     }
@@ -215,10 +212,10 @@ impl Rx {
         if let Some(registered) = registered {
             self.queues.land(registered);
         }
-        self.last += 1;
-        self.known.entry(memory.id()).or_default().id = self.last;
+        let id = self.number();
+        self.known.entry(memory.id()).or_default().id = id;
         let mut bound = Bound {
-            id: self.last,
+            id,
             memory: memory.clone(),
             queues: queues.to_vec(),
             room: inet.open_room(),
@@ -227,7 +224,7 @@ impl Rx {
         };
         bound.refresh(inet, now);
         self.bindings.push(bound);
-        Ok(self.last)
+        Ok(id)
     }
 
     /// Its queues go on with ordinary pages. What was placed stays where it is, in the hands of sockets and programs.
@@ -238,23 +235,10 @@ impl Rx {
         inet.close_room(now, bound.room);
     }
 
-    /// Notes that memory is sent from, and gives that a number; None where the memory is bound, to receive into or to send from.
-    pub fn bind_tx(&mut self, memory: u64) -> Option<u32> {
-        if self.is_sent_from(memory) || self.bindings.iter().any(|bound| bound.memory.id() == memory) {
-            return None;
-        }
-        self.sent_from.push(memory);
+    /// The number of a binding to send from.
+    pub fn number(&mut self) -> u32 {
         self.last += 1;
-        Some(self.last)
-    }
-
-    pub fn unbind_tx(&mut self, memory: u64) {
-        self.sent_from.retain(|one| *one != memory);
-    }
-
-    /// Whether all of its pages are a [`TxBinding`](super::TxBinding)'s.
-    pub fn is_sent_from(&self, memory: u64) -> bool {
-        self.sent_from.contains(&memory)
+        self.last
     }
 
     /// What is said of the fragments of a device's memory, without tokens; and how many of their bytes were copied there from the host's, as the link

@@ -4,7 +4,7 @@ use super::binding::registered;
 use super::path::{Path, Why};
 use crate::stack::{Inner, Stack};
 use onecopy_chain::{Chain, ChainError, Fragment};
-use onecopy_pool::{DeviceMemory, Page};
+use onecopy_pool::{Claim, DeviceMemory, Page, Purpose};
 use onecopy_socket::{Error, Op, Result};
 use rustix::io::Errno;
 use std::fmt;
@@ -16,9 +16,10 @@ use std::sync::Arc;
 #[must_use = "dropped, the memory is unbound"]
 pub struct TxBinding {
     inner: Arc<Inner>,
-    memory: DeviceMemory,
     /// In order, in runs.
     pages: Vec<Page>,
+    /// Given back behind its pages.
+    claim: Claim,
     id: u32,
     /// Why the link does not take payload from there itself.
     staged: Option<Why>,
@@ -41,12 +42,12 @@ impl TxBinding {
 
     /// The memory.
     pub fn memory(&self) -> &DeviceMemory {
-        &self.memory
+        self.claim.memory()
     }
 
     /// Which way payload takes out of the memory, and why it is no shorter one.
     pub fn path(&self) -> Path {
-        let now = self.inner.with(|shard, _| shard.link_mut().gathers_from(self.memory.id()));
+        let now = self.inner.with(|shard, _| shard.link_mut().gathers_from(self.memory().id()));
         Path::of(self.staged, now)
     }
 
@@ -60,7 +61,7 @@ impl TxBinding {
     pub fn chain(&self, ranges: &[TxRange]) -> Result<Chain> {
         let mut chain = Chain::new();
         for range in ranges {
-            let end = range.offset.checked_add(range.len).filter(|end| *end <= self.memory.len());
+            let end = range.offset.checked_add(range.len).filter(|end| *end <= self.memory().len());
             let end = end.ok_or_else(|| {
                 Error::new(Op::Send, Errno::FAULT)
                     .about("ranges")
@@ -91,19 +92,28 @@ fn too_long(_: ChainError) -> Error {
         .because("one send has less than 4 GiB; make it several")
 }
 
+/// All of the memory's pages, which nobody else has, or binds.
+fn claimed(memory: &DeviceMemory) -> Result<(Claim, Vec<Page>)> {
+    let busy = |why| Error::new(Op::Bind, Errno::BUSY).about("memory").because(why);
+    let claim = memory
+        .claim(Purpose::Send)
+        .ok_or_else(|| busy("the memory is bound already; drop that binding first, or bind other memory"))?;
+    let pages = memory
+        .alloc_all()
+        .map_err(|_| busy("somebody has pages of the memory; bind memory that nobody has any of"))?;
+    Ok((claim, pages))
+}
+
 impl Drop for TxBinding {
     fn drop(&mut self) {
-        let memory = self.memory.id();
-        self.inner.with(|shard, _| {
-            shard.link_mut().gather_no_more(memory);
-            shard.rx_mut().0.unbind_tx(memory);
-        });
+        let memory = self.memory().id();
+        self.inner.with(|shard, _| shard.link_mut().gather_no_more(memory));
     }
 }
 
 impl fmt::Debug for TxBinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TxBinding({} of {} bytes)", self.id, self.memory.len())
+        write!(f, "TxBinding({} of {} bytes)", self.id, self.memory().len())
     }
 }
 
@@ -141,7 +151,8 @@ impl Stack {
     /// # Errors
     ///
     /// As the kernel's bind-tx (netdev_nl_bind_tx_doit() in net/core/netdev-genl.c): ENODEV where the link is gone; EOPNOTSUPP where it
-    /// takes no memory that the CPU cannot read, or finishes no checksums, or the stack has several shards. EBUSY where somebody has pages of the memory, or it is bound.
+    /// takes no memory that the CPU cannot read, or finishes no checksums, or the stack has several shards. EBUSY where somebody has pages of the memory, or it is bound, to this
+    /// stack or another one.
     pub fn bind_tx(&self, memory: &DeviceMemory) -> Result<TxBinding> {
         let inner = self.only(Op::Bind)?;
         let error = |errno, why| Error::new(Op::Bind, errno).because(why);
@@ -156,26 +167,15 @@ impl Stack {
                     "the link takes no memory that the CPU cannot read, or finishes no checksums; use a Tap with its offloads",
                 ));
             }
-            let bound = shard.rx_mut().0.bind_tx(memory.id());
-            bound.ok_or_else(|| error(Errno::BUSY, "the memory is bound already; drop that binding first"))
+            Ok(shard.rx_mut().0.number())
         })?;
-        match memory.alloc_all() {
-            Ok(pages) => {
-                // Without the lock: it takes a while.
-                let gathers = inner.with(|shard, _| shard.link_mut().gathers_device());
-                let (registered, staged) = registered(memory, gathers);
-                if let Some(registered) = registered {
-                    inner.with(|shard, _| shard.link_mut().gather_from(registered));
-                }
-                Ok(TxBinding { inner: Arc::clone(inner), memory: memory.clone(), pages, id, staged })
-            }
-            Err(_) => {
-                inner.with(|shard, _| shard.rx_mut().0.unbind_tx(memory.id()));
-                Err(error(
-                    Errno::BUSY,
-                    "somebody has pages of the memory; bind memory that nobody has any of",
-                ))
-            }
+        let (claim, pages) = claimed(memory)?;
+        // Without the lock: it takes a while.
+        let gathers = inner.with(|shard, _| shard.link_mut().gathers_device());
+        let (registered, staged) = registered(memory, gathers);
+        if let Some(registered) = registered {
+            inner.with(|shard, _| shard.link_mut().gather_from(registered));
         }
+        Ok(TxBinding { inner: Arc::clone(inner), pages, claim, id, staged })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::world::{World, errno, pattern, server};
 use onecopy_link::{Capabilities, Link, Packet, Tap};
-use onecopy_net::{Port, Stack};
+use onecopy_net::{Port, Stack, Transport};
 use onecopy_pool::provider::Opaque;
 use onecopy_pool::{DeviceId, DeviceMemory, PoolConfig};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -150,4 +150,40 @@ fn a_closed_socket_gives_back_what_its_program_did_not() {
     assert!(world.all_home());
     drop(first);
     assert!(world.all_home());
+}
+
+#[test]
+fn memory_that_one_stack_sends_from_no_other_receives_into_nor_the_other_way_round() {
+    const EBUSY: i32 = 16;
+    let (world, other) = (World::new(64), World::new(64));
+    let kernel = Stack::builder().transport(Transport::Kernel).build().ok();
+    let steered = |stack: &Stack| stack.set_queues(2).unwrap();
+    kernel.iter().for_each(steered);
+    other.near.set_queues(2).unwrap();
+    let receivers = [&other.near, &other.far].into_iter().chain(&kernel);
+    let memory = &world.memory;
+    for receiver in receivers {
+        let tx = world.near.bind_tx(memory).unwrap();
+        assert_eq!(errno(receiver.bind_rx(memory, &[1])), EBUSY);
+        drop(tx);
+        let rx = match receiver.bind_rx(memory, &[1]) {
+            Ok(rx) => rx,
+            Err(error) => {
+                // Where the kernel registers no memory.
+                assert_eq!(error.raw_os_error(), 95, "{error}");
+                continue;
+            }
+        };
+        assert_eq!(errno(world.near.bind_tx(memory)), EBUSY);
+        // Others may receive into it, too.
+        let second = world.far.bind_rx(memory, &[1]).unwrap();
+        drop(rx);
+        assert_eq!(errno(world.near.bind_tx(memory)), EBUSY);
+        drop(second);
+        // A queue that is bound already claims nothing.
+        let first = receiver.bind_rx(&DeviceMemory::opaque(64, DeviceId(2)).unwrap(), &[1]).unwrap();
+        assert_eq!(errno(receiver.bind_rx(memory, &[1])), 17);
+        drop(first);
+    }
+    drop(world.near.bind_tx(memory).unwrap());
 }

@@ -218,7 +218,7 @@ impl Stack {
     /// Binds memory of a device to be sent from, by Connection.send_device: all of it, until the TxBinding is closed, or gone. It is other memory than that which is received
     /// into.
     ///
-    /// OSError as of the kernel's bind-tx: ENODEV where the link is gone; EOPNOTSUPP where it takes no memory that the CPU cannot read; and EBUSY where the memory is bound, or
+    /// OSError as of the kernel's bind-tx: ENODEV where the link is gone; EOPNOTSUPP where it takes no memory that the CPU cannot read, or the kernel carries the bytes and does not register the memory; and EBUSY where the memory is bound, or
     /// somebody has pages of it.
     fn bind_tx(&self, py: Python<'_>, memory: &DeviceMemory) -> PyResult<TxBinding> {
         let (stack, memory) = (self.stack.get().map_err(failed)?, memory.memory()?);

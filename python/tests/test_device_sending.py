@@ -173,11 +173,33 @@ def test_a_wrong_send_says_what_the_kernels_does(world: World) -> None:
     assert len(sender.send_device(source.tx, [])) == 0
 
 
-def test_the_kernels_transport_sends_from_none(kernel: onecopy.Stack, world: World) -> None:
+def test_under_the_kernels_tcp(kernel: onecopy.Stack, world: World) -> None:
     source = Source(world)
-    fails(errno.EOPNOTSUPP, kernel.bind_tx, onecopy.DeviceMemory.opaque(1 << 20))
-    with kernel.listen("tcp://127.0.0.1:0") as listener, kernel.connect(listener.address) as client:
-        fails(errno.EOPNOTSUPP, client.send_device, source.tx, [(0, 1)])
+    memory = onecopy.DeviceMemory.opaque(len(PATTERN))
+    memory.write_at(0, PATTERN)
+    try:
+        tx = kernel.bind_tx(memory)
+    except OSError as error:
+        assert error.errno == errno.EOPNOTSUPP
+        pytest.skip(str(error))
+    fails(errno.EBUSY, kernel.bind_tx, memory)
+    with tx, kernel.listen("tcp://127.0.0.1:0") as listener, kernel.connect(listener.address) as client:
+        # Of another stack.
+        fails(errno.ENODEV, client.send_device, source.tx, [(0, 1)])
+        fails(errno.EFAULT, client.send_device, tx, [(len(PATTERN), 1)])
+        server = listener.accept()
+        got = bytearray()
+        receiving = threading.Thread(target=lambda: got.extend(b"".join(iter(lambda: server.recv(1 << 16), b""))))
+        receiving.start()
+        ranges = [(0, 1), (4095, 2), (5000, 300_001), (0, len(PATTERN))]
+        sent = client.send_device(tx, ranges)
+        assert sent.wait(60) and sent.copied
+        client.shutdown("write")
+        receiving.join()
+        assert got == part(ranges)
+        counts = client.stats()
+        assert counts["kernel_copied"] == counts["referenced"] == len(got) and counts["user_copied_in"] == 0
+    kernel.bind_tx(memory).close()
 
 
 def test_asyncio_sends_and_waits(world: World) -> None:

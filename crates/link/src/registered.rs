@@ -1,7 +1,8 @@
 //! A device's memory, registered with a ring, so that the kernel itself puts payload there, and takes it from there.
 
+use onecopy_chain::Chain;
 use onecopy_pool::{DeviceMemory, Page, Part};
-use onecopy_uring::{Refused, Unmapped};
+use onecopy_uring::{MOST_PLACES, Refused, Unmapped};
 use rustix::io::Errno;
 use std::fmt;
 use std::os::fd::AsFd;
@@ -44,23 +45,24 @@ impl Registered {
     ///
     /// As [`Unmapped::read`]; EFAULT for parts of other memory.
     pub fn read(&mut self, from: impl AsFd, parts: &[Part]) -> Result<usize, Errno> {
-        let places = self.places(parts)?;
+        let parts = parts.iter().map(|part| (part.page(), part.offset(), part.len()));
+        let places = places(&self.memory, parts).ok_or(Errno::FAULT)?;
         Ok(self.pages.read(from, 0, &places)?.0)
     }
 
-    /// Writes to a stream what lies at `parts` of the memory, without waiting: how many bytes it took.
+    /// Writes to a stream what is at the front of `data`, without waiting: how many bytes it took. It is given no more than lies in this memory, and
+    /// than one call takes ([`MOST_PLACES`]).
     ///
     /// # Errors
     ///
-    /// As [`Unmapped::write`]; EFAULT for parts of other memory.
-    pub fn write(&mut self, to: impl AsFd, parts: &[Part]) -> Result<usize, Errno> {
-        let places = self.places(parts)?;
+    /// As [`Unmapped::write`]; EFAULT for bytes of other memory.
+    pub fn write(&mut self, to: impl AsFd, data: &Chain) -> Result<usize, Errno> {
+        let here = data.fragments().take_while(|part| part.page().pool_id() == self.id());
+        let parts = here.map(|part| (part.page(), part.offset(), part.len()));
+        let mut places =
+            places(&self.memory, parts).filter(|places| !places.is_empty()).ok_or(Errno::FAULT)?;
+        places.truncate(MOST_PLACES);
         self.pages.write(to, &[], &places)
-    }
-
-    fn places(&self, parts: &[Part]) -> Result<Vec<Place>, Errno> {
-        let lie = parts.iter().map(|part| (part.page(), part.offset(), part.len()));
-        places(&self.memory, lie).ok_or(Errno::FAULT)
     }
 
     pub(crate) fn pages(&mut self) -> &mut Unmapped {

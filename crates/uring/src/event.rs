@@ -57,6 +57,11 @@ pub enum Event {
         /// The caller's name for it.
         token: u64,
     },
+    /// There is room to send, or the request to tell so is over ([`Ring::writable`](crate::Ring::writable)).
+    Writable {
+        /// The caller's name for it.
+        token: u64,
+    },
     /// A connection is made, or could not be.
     Connected {
         /// The caller's name for it.

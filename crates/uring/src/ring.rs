@@ -237,9 +237,17 @@ impl Ring {
 
     /// Tells once when there is something to be received, by an [`Event::Readable`].
     pub fn readable(&mut self, fd: &Arc<OwnedFd>, token: u64) -> Key {
-        let what = (libc::POLLIN | libc::POLLRDHUP) as u32;
-        let entry = opcode::PollAdd::new(Fd(fd.as_raw_fd()), what).build();
-        self.begin(Request { token, _fd: Arc::clone(fd), work: Work::Readable }, entry)
+        self.poll(fd, token, libc::POLLIN | libc::POLLRDHUP, Work::Readable)
+    }
+
+    /// Tells once when there is room to send, by an [`Event::Writable`].
+    pub fn writable(&mut self, fd: &Arc<OwnedFd>, token: u64) -> Key {
+        self.poll(fd, token, libc::POLLOUT, Work::Writable)
+    }
+
+    fn poll(&mut self, fd: &Arc<OwnedFd>, token: u64, what: i16, work: Work) -> Key {
+        let entry = opcode::PollAdd::new(Fd(fd.as_raw_fd()), what as u32).build();
+        self.begin(Request { token, _fd: Arc::clone(fd), work }, entry)
     }
 
     /// Accepts one connection.
@@ -392,6 +400,10 @@ impl Ring {
             Work::Readable => {
                 self.table.remove(key);
                 self.events.push_back(Event::Readable { token });
+            }
+            Work::Writable => {
+                self.table.remove(key);
+                self.events.push_back(Event::Writable { token });
             }
             Work::Connect(_) => {
                 self.table.remove(key);

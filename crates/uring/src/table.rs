@@ -24,6 +24,7 @@ pub(crate) enum Work {
     Send(Box<Sending>),
     Receive,
     Readable,
+    Writable,
     Accept,
     /// The address is only held.
     Connect(#[expect(dead_code, reason = "the kernel reads it")] Box<SocketAddrAny>),

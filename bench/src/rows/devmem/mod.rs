@@ -20,8 +20,8 @@ pub const ROW: Row = Row {
     about: "one stream of TCP, some 1 GiB a round, into a device's memory (devmem: fragments, whose tokens are given back at once), into host \
             pages of the same stack by reference (host), and received into a buffer that is then copied to the device (recv-copy); the device is \
             opaque, a stand-in: a memfd that no process maps. tap: the kernel sends over a TAP; pair: another stack of the process, over a cable \
-            in it; kernel: the kernel's TCP by io_uring, over a veth; tap/send: out of the device's memory to the kernel, and send-copy first copies it to a \
-            buffer. Nobody looks at the bytes; cpu is the machine's, side that of the process that has the device, all its threads; copies: the \
+            in it; kernel: the kernel's TCP by io_uring, over a veth; tap/send and kernel/send: out of the device's memory to the kernel, and send-copy \
+            first copies it to a buffer. Nobody looks at the bytes; cpu is the machine's, side that of the process that has the device, all its threads; copies: the \
             socket's count of bytes that this program copied",
     metrics: &[Metric { name: "rate", unit: "MB/s", larger: true }, CPU_PER_GB, SIDE, COPIES],
     share: 1.0,
@@ -56,6 +56,7 @@ fn cases(scale: Scale) -> Vec<Case> {
         case("tap", Over::Tap, Way::Recv, scale),
         case("tap/send", Over::Tap, Way::Send, scale),
         case("kernel", Over::Kernel, Way::Recv, scale),
+        case("kernel/send", Over::Kernel, Way::Send, scale),
     ]
 }
 
@@ -101,8 +102,13 @@ impl Devmem {
                 if engine == "devmem" {
                     // Where it is refused, what that says is the reason that is shown.
                     let stack = Stack::builder().transport(Transport::Kernel).build()?;
-                    stack.set_queues(2)?;
-                    drop(stack.bind_rx(&DeviceMemory::opaque(64, DeviceId(0))?, &[1])?);
+                    let memory = DeviceMemory::opaque(64, DeviceId(0))?;
+                    if plan.way == Way::Send {
+                        drop(stack.bind_tx(&memory)?);
+                    } else {
+                        stack.set_queues(2)?;
+                        drop(stack.bind_rx(&memory, &[1])?);
+                    }
                 }
                 Some(Net::new(Devices::Veth)?)
             }

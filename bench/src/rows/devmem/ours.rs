@@ -139,12 +139,15 @@ impl Engine {
             let counters = stack.link_counters();
             let of =
                 |name| counters.iter().find(|(counter, _)| *counter == name).map_or(0, |(_, value)| *value);
+            let packets = match of("transmitted") {
+                0 => "packets are the kernel's".to_owned(),
+                count => format!("{count} packets"),
+            };
             return format!(
-                "sent {}: {} bytes gathered there, {} staged, {} packets",
+                "sent {}: {} bytes gathered there, {} staged, {packets}",
                 tx.path(),
                 of("gathered_bytes"),
                 of("staged_bytes"),
-                of("transmitted")
             );
         }
         let Some(bound) = &self.bound else { return "no memory is bound".to_owned() };

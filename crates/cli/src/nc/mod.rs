@@ -143,20 +143,9 @@ impl Plan {
             let flag = if args.udp { "--udp" } else { "--tap" };
             return Err(Usage(format!("{target} is a unix socket: leave out {flag}")).into());
         }
-        args.own.check()?;
-        let why = match (args.transport, args.own.is_some()) {
-            (Some(Way::Kernel | Way::KernelUring), true) => {
-                Some("--tap is for a stack of our own: leave it out, or say --transport stack")
-            }
-            (Some(Way::Stack), false) => Some(
-                "a stack of our own needs a TAP device: add --tap NAME and --addr, or leave out --transport",
-            ),
-            (Some(_), _) if matches!(target, Target::Unix(_)) => {
-                Some("a unix socket is carried as its peer can: leave out --transport")
-            }
-            _ => None,
-        };
-        if let Some(why) = why {
+        args.carried()?;
+        if args.transport.is_some() && matches!(target, Target::Unix(_)) {
+            let why = "a unix socket is carried as its peer can: leave out --transport";
             return Err(Usage(why.into()).into());
         }
         for (flag, span) in [("-w", args.timeout), ("-q", args.quit.filter(|_| args.udp))] {
@@ -180,24 +169,47 @@ impl Plan {
         self.args.recv.as_deref().map_or_else(Sink::stdout, Sink::create)
     }
 
+    /// Whether anything is told at the end.
+    fn tells(&self) -> bool {
+        let args = &self.args;
+        args.sum || args.json || args.verbose || args.send.is_some() || args.recv.is_some()
+    }
+}
+
+impl Args {
+    /// Whether what is said of who carries the bytes makes sense.
+    fn carried(&self) -> anyhow::Result<()> {
+        self.own.check()?;
+        let why = match (self.transport, self.own.is_some()) {
+            (Some(Way::Kernel | Way::KernelUring), true) => {
+                "--tap is for a stack of our own: leave it out, or say --transport stack"
+            }
+            (Some(Way::Stack), false) => {
+                "a stack of our own needs a TAP device: add --tap NAME and --addr, or leave out --transport"
+            }
+            _ => return Ok(()),
+        };
+        Err(Usage(why.into()).into())
+    }
+
     /// What carries the bytes, if not the kernel's sockets: a stack of our own with its TAP's name, or the kernel through io_uring.
     fn stack(&self) -> anyhow::Result<Option<(Stack, Option<String>)>> {
-        let opened = match self.args.transport {
+        let opened = match self.transport {
             Some(Way::KernelUring) => return self.kernel().map(Some),
-            Some(Way::Auto) if !self.args.own.is_some() => return self.kernel().map(Some),
-            Some(Way::Auto) => match self.args.own.open_named() {
+            Some(Way::Auto) if !self.own.is_some() => return self.kernel().map(Some),
+            Some(Way::Auto) => match self.own.open_named() {
                 Ok(opened) => opened,
                 Err(error) => {
-                    if self.args.verbose {
+                    if self.verbose {
                         tell!("onecopy nc: {error:#}");
                     }
                     return self.kernel().map(Some);
                 }
             },
-            Some(Way::Kernel | Way::Stack) | None => self.args.own.open_named()?,
+            Some(Way::Kernel | Way::Stack) | None => self.own.open_named()?,
         };
         Ok(opened.map(|(stack, name, about)| {
-            if self.args.verbose {
+            if self.verbose {
                 tell!("onecopy nc: {about}");
             }
             (stack, Some(name))
@@ -207,7 +219,7 @@ impl Plan {
     /// The kernel's TCP and UDP through io_uring.
     fn kernel(&self) -> anyhow::Result<(Stack, Option<String>)> {
         let stack = Stack::builder().transport(Transport::Kernel).build()?;
-        if self.args.verbose {
+        if self.verbose {
             let registered =
                 stack.link_counters().iter().any(|(name, value)| *name == "pages_registered" && *value > 0);
             let how = if registered {
@@ -215,16 +227,10 @@ impl Plan {
             } else {
                 "are not registered: RLIMIT_MEMLOCK (ulimit -l) is too low"
             };
-            let carried = if self.args.udp { "UDP" } else { "TCP" };
+            let carried = if self.udp { "UDP" } else { "TCP" };
             tell!("onecopy nc: the kernel's {carried} through io_uring; the pages that are sent from {how}");
         }
         Ok((stack, None))
-    }
-
-    /// Whether anything is told at the end.
-    fn tells(&self) -> bool {
-        let args = &self.args;
-        args.sum || args.json || args.verbose || args.send.is_some() || args.recv.is_some()
     }
 }
 

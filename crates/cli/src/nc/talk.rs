@@ -169,7 +169,7 @@ impl Job for Talk {
     fn run(&self, plan: &Plan) -> anyhow::Result<()> {
         // What is not there is told before anybody is connected.
         let source = plan.source()?;
-        let stack = plan.stack()?;
+        let stack = plan.args.stack()?;
         *lock(&self.tap) = stack.as_ref().and_then(|(_, name)| name.clone());
         let stack = stack.map(|(stack, _)| stack);
         let wire = Arc::new(open::open(plan, stack.as_ref(), |place| *lock(&self.place) = Some(place))?);

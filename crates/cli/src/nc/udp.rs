@@ -135,7 +135,7 @@ impl Job for Datagrams {
     fn run(&self, plan: &Plan) -> anyhow::Result<()> {
         let peer = &self.0;
         let (source, sink) = (plan.source()?, plan.sink()?);
-        let stack = plan.stack()?;
+        let stack = plan.args.stack()?;
         if let Some((stack, tap)) = &stack {
             let _ = peer.carrier.set(match stack.carrier() {
                 Carrier::Kernel => "kernel, by io_uring",

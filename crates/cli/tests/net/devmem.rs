@@ -189,11 +189,53 @@ fn the_kernel_gets_the_pattern_out_of_device_memory() {
     }
 }
 
+/// Both sides by the kernel's TCP, over the loopback: from one device's memory to another's.
+#[test]
+fn the_kernels_tcp_carries_it_from_memory_to_memory_without_any_privilege() {
+    if !lands_by_the_kernel() {
+        return;
+    }
+    let (len, kernel) = (20_000_003, ["--transport", "kernel-uring", "--json", "--validate", "7"]);
+    for chunk in [&[][..], &["--chunk", "777"]] {
+        let server = ["nc", "--devmem", "-l", "127.0.0.1:0", "-v", "--memory", "4M", "--fail-on-linear"];
+        let mut server = Running::start(&mut onecopy(&[&server[..], &kernel].concat()));
+        let at = server.listens();
+        let text = len.to_string();
+        let client = ["nc", "--devmem", &at, "--generate", &text];
+        let client = ended(&[&client[..], chunk, &kernel].concat()).well().report();
+        let server = server.end().well().report();
+        let (received, sent) = (&server["received"], &client["sent"]);
+        all_by_reference(received, len);
+        assert_eq!((number(received, "validated"), number(received, "wrong")), (len, 0), "{server}");
+        assert_eq!(number(received, "kernel_copied"), len, "{server}");
+        assert_eq!((number(sent, "bytes"), number(sent, "user_copied")), (len, 0), "{client}");
+        assert_eq!((number(sent, "kernel_copied"), number(sent, "referenced")), (len, len), "{client}");
+        assert_eq!(number(&sent["device_copied"], "out"), 0, "{client}");
+        assert_eq!(number(sent, "completed"), number(sent, "sends"), "{client}");
+    }
+}
+
+/// Whether this kernel puts bytes into memory that nothing maps.
+fn lands_by_the_kernel() -> bool {
+    use onecopy::advanced::link::Registered;
+    use onecopy::advanced::pool::{DeviceId, DeviceMemory};
+    match Registered::new(&DeviceMemory::opaque(1024, DeviceId(0)).unwrap()) {
+        Ok(_) => true,
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            false
+        }
+    }
+}
+
 #[test]
 fn command_lines_that_make_no_sense() {
     for (line, why) in [
         ("--devmem", "whom to connect to?"),
         ("--devmem 10.0.0.1:9", "--pair for both sides in this process"),
+        ("--devmem --transport kernel 10.0.0.1:9", "--transport kernel-uring for the kernel's TCP"),
+        ("--devmem --transport kernel-uring --tap t --addr 10.0.0.2/24 10.0.0.1:9", "leave it out"),
+        ("--devmem --transport kernel-uring --pair", "cannot be used with"),
         ("--devmem -l 9 --tap t", "as in --addr 10.0.0.2/24"),
         ("--devmem=cuda --pair", "possible values: opaque"),
         ("--devmem --pair", "add --send FILE, or --generate SIZE"),

@@ -25,10 +25,10 @@ pub struct Binding {
     staged: Option<Why>,
 }
 
-/// Whose queues it is bound to.
-enum Of {
+/// Which stack it is bound to.
+pub(super) enum Of {
     Own(Arc<Inner>),
-    Kernel(Arc<kernel::Rx>),
+    Kernel(Arc<kernel::Devices>),
 }
 
 /// Something has happened to a binding.
@@ -68,7 +68,7 @@ impl Binding {
     pub fn event(&self) -> Option<Event> {
         match &self.of {
             Of::Own(inner) => inner.with(|shard, _| shard.rx_mut().0.event(self.id)),
-            Of::Kernel(rx) => rx.event(self.id),
+            Of::Kernel(devices) => devices.event(self.id),
         }
     }
 
@@ -99,7 +99,7 @@ impl Drop for Binding {
                 let (rx, inet) = shard.rx_mut();
                 rx.unbind(inet, now, self.id);
             }),
-            Of::Kernel(rx) => rx.unbind(self.id),
+            Of::Kernel(devices) => devices.unbind(self.id),
         }
     }
 }
@@ -122,7 +122,7 @@ pub(super) fn registered(memory: &DeviceMemory, can: bool) -> (Option<Registered
 }
 
 /// Binds memory to connections that the kernel carries.
-fn bind_kernel(rx: &Arc<kernel::Rx>, memory: &DeviceMemory, queues: &[u32]) -> Result<Binding> {
+fn bind_kernel(devices: &Arc<kernel::Devices>, memory: &DeviceMemory, queues: &[u32]) -> Result<Binding> {
     if memory.len() < LEAST.1 {
         return Err(Error::new(Op::Bind, Errno::INVAL)
             .about("memory")
@@ -130,8 +130,8 @@ fn bind_kernel(rx: &Arc<kernel::Rx>, memory: &DeviceMemory, queues: &[u32]) -> R
     }
     let claim = memory.claim(Purpose::Receive).ok_or_else(sent_from)?;
     let registered = Registered::new(memory).map_err(kernel::not_bound)?;
-    let id = rx.bind(registered, queues).map_err(|why| bad(Op::Bind, why))?;
-    Ok(Binding { of: Of::Kernel(Arc::clone(rx)), claim, id, staged: None })
+    let id = devices.bind(registered, queues).map_err(|why| bad(Op::Bind, why))?;
+    Ok(Binding { of: Of::Kernel(Arc::clone(devices)), claim, id, staged: None })
 }
 
 fn sent_from() -> Error {
@@ -170,8 +170,8 @@ impl Stack {
 
     /// Looks at the receive queues, or changes them.
     fn with_queues<R>(&self, act: impl FnOnce(&mut Queues) -> R) -> Result<R> {
-        match self.kernel_rx() {
-            Some(rx) => Ok(rx.queues(act)),
+        match self.kernel_devices() {
+            Some(devices) => Ok(devices.queues(act)),
             None => self.rx(|shard, _| act(shard.rx_mut().0.queues_mut())),
         }
     }
@@ -234,8 +234,8 @@ impl Stack {
     /// link does not split headers ([`Port::splits_headers`](crate::Port::splits_headers)), or the stack has several shards. EBUSY for memory that is sent from
     /// ([`Stack::bind_tx`]), by this stack or another one.
     pub fn bind_rx(&self, memory: &DeviceMemory, queues: &[u32]) -> Result<Binding> {
-        if let Some(rx) = self.kernel_rx() {
-            return bind_kernel(rx, memory, queues);
+        if let Some(devices) = self.kernel_devices() {
+            return bind_kernel(devices, memory, queues);
         }
         // Without the lock: it takes a while.
         let lands = self.rx(|shard, _| shard.lands_device())?;

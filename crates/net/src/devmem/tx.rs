@@ -1,9 +1,11 @@
 //! Memory that is sent from.
 
-use super::binding::registered;
+use super::binding::{Of, registered};
 use super::path::{Path, Why};
-use crate::stack::{Inner, Stack};
+use crate::kernel;
+use crate::stack::Stack;
 use onecopy_chain::{Chain, ChainError, Fragment};
+use onecopy_link::Registered;
 use onecopy_pool::{Claim, DeviceMemory, Page, Purpose};
 use onecopy_socket::{Error, Op, Result};
 use rustix::io::Errno;
@@ -15,7 +17,7 @@ use std::sync::Arc;
 /// keeps its pages until then.
 #[must_use = "dropped, the memory is unbound"]
 pub struct TxBinding {
-    inner: Arc<Inner>,
+    of: Of,
     /// In order, in runs.
     pages: Vec<Page>,
     /// Given back behind its pages.
@@ -47,7 +49,11 @@ impl TxBinding {
 
     /// Which way payload takes out of the memory, and why it is no shorter one.
     pub fn path(&self) -> Path {
-        let now = self.inner.with(|shard, _| shard.link_mut().gathers_from(self.memory().id()));
+        let now = match &self.of {
+            Of::Own(inner) => inner.with(|shard, _| shard.link_mut().gathers_from(self.memory().id())),
+            // It is bound so, or not at all.
+            Of::Kernel(_) => true,
+        };
         Path::of(self.staged, now)
     }
 
@@ -81,8 +87,11 @@ impl TxBinding {
     }
 
     /// Whether it is of this stack.
-    pub(crate) fn is_of(&self, inner: &Arc<Inner>) -> bool {
-        Arc::ptr_eq(&self.inner, inner)
+    pub(crate) fn is_of(&self, stack: &Stack) -> bool {
+        match &self.of {
+            Of::Own(inner) => stack.only(Op::Send).is_ok_and(|only| Arc::ptr_eq(only, inner)),
+            Of::Kernel(devices) => stack.kernel_devices().is_some_and(|theirs| Arc::ptr_eq(theirs, devices)),
+        }
     }
 }
 
@@ -104,10 +113,21 @@ fn claimed(memory: &DeviceMemory) -> Result<(Claim, Vec<Page>)> {
     Ok((claim, pages))
 }
 
+/// Binds memory that connections of the kernel's send from.
+fn bind_kernel(devices: &Arc<kernel::Devices>, memory: &DeviceMemory) -> Result<TxBinding> {
+    let (claim, pages) = claimed(memory)?;
+    let registered = Registered::new(memory).map_err(kernel::not_bound)?;
+    let id = devices.bind_tx(registered);
+    Ok(TxBinding { of: Of::Kernel(Arc::clone(devices)), pages, claim, id, staged: None })
+}
+
 impl Drop for TxBinding {
     fn drop(&mut self) {
         let memory = self.memory().id();
-        self.inner.with(|shard, _| shard.link_mut().gather_no_more(memory));
+        match &self.of {
+            Of::Own(inner) => inner.with(|shard, _| shard.link_mut().gather_no_more(memory)),
+            Of::Kernel(devices) => devices.unbind_tx(memory),
+        }
     }
 }
 
@@ -150,12 +170,19 @@ impl Stack {
     ///
     /// # Errors
     ///
-    /// As the kernel's bind-tx (netdev_nl_bind_tx_doit() in net/core/netdev-genl.c): ENODEV where the link is gone; EOPNOTSUPP where it
-    /// takes no memory that the CPU cannot read, or finishes no checksums, or the stack has several shards. EBUSY where somebody has pages of the memory, or it is bound, to this
+    /// As the kernel's bind-tx (netdev_nl_bind_tx_doit() in net/core/netdev-genl.c): ENODEV where the link is gone, or the ring; EOPNOTSUPP where it
+    /// takes no memory that the CPU cannot read, or finishes no checksums, or the stack has several shards; and where the kernel carries the
+    /// bytes, and the memory cannot be registered with it. EBUSY where somebody has pages of the memory, or it is bound, to this
     /// stack or another one.
     pub fn bind_tx(&self, memory: &DeviceMemory) -> Result<TxBinding> {
-        let inner = self.only(Op::Bind)?;
         let error = |errno, why| Error::new(Op::Bind, errno).because(why);
+        if let Some(devices) = self.kernel_devices() {
+            if !self.is_up() {
+                return Err(error(Errno::NODEV, "the ring is gone; make another stack"));
+            }
+            return bind_kernel(devices, memory);
+        }
+        let inner = self.only(Op::Bind)?;
         let id = inner.with(|shard, _| {
             if shard.is_down() {
                 return Err(error(Errno::NODEV, "the stack's link is gone; make another stack"));
@@ -176,6 +203,6 @@ impl Stack {
         if let Some(registered) = registered {
             inner.with(|shard, _| shard.link_mut().gather_from(registered));
         }
-        Ok(TxBinding { inner: Arc::clone(inner), pages, claim, id, staged })
+        Ok(TxBinding { of: Of::Own(Arc::clone(inner)), pages, claim, id, staged })
     }
 }

@@ -1,9 +1,12 @@
 //! A connection: what programs have put there to be sent, what has arrived, and what the ring is asked for.
 
+mod sending;
+
 use super::config::ZeroCopy;
 use super::device::Landing;
 use super::engine::{Attended, Shared, Turn, Wanting};
 use super::socket::addresses;
+use super::source::Sources;
 use super::wait::Waiters;
 use crate::bell::Bell;
 use crate::socket::Common;
@@ -12,7 +15,7 @@ use onecopy_chain::notify::zerocopy::HoldWakers;
 use onecopy_chain::notify::{Fate, Segment, SegmentQueue};
 use onecopy_inet::tcp::{Readiness, State};
 use onecopy_sync::{Mutex, MutexGuard};
-use onecopy_uring::{End, Event, Key, Ring, Send, Usage};
+use onecopy_uring::{End, Event, Key, Ring, Usage};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown, sockopt};
 use std::net::SocketAddr;
@@ -22,8 +25,6 @@ use std::time::Duration;
 
 /// Bytes that wait to be sent, at most; the kernel's send buffer comes behind.
 pub(super) const SEND_ROOM: u64 = 256 << 10;
-/// Bytes of one send, in 64 pages of 4 KiB.
-const BATCH: u64 = 256 << 10;
 /// Bytes of pages with what has arrived, from which on no more is received, and below which again.
 const RECEIVE_ROOM: u64 = 1 << 20;
 /// How long a send waits for pages that others have, at a time: they come home without a word.
@@ -73,7 +74,9 @@ pub(super) struct Inner {
     phase: Phase,
     /// What is not taken by the kernel yet.
     pub send: SegmentQueue,
-    /// Bytes at its front that the ring sends at the moment.
+    /// Where those of its bytes lie that lie in a device's memory.
+    pub sources: Sources,
+    /// The ring sends the bytes at its front at the moment, or waits for room to send them from a device's memory.
     sending: bool,
     /// More comes behind the last of it.
     pub more: bool,
@@ -115,6 +118,7 @@ impl Connection {
             state: Mutex::new(Inner {
                 phase,
                 send: SegmentQueue::default(),
+                sources: Sources::default(),
                 sending: false,
                 more: false,
                 fin: Fin::No,
@@ -394,21 +398,38 @@ impl Attended for Connection {
     fn turn(&self, ring: &mut Ring) -> Turn {
         self.wanting.got();
         let _held = HoldWakers::new();
-        let mut state = self.lock();
+        let (mut state, mut again) = (self.lock(), false);
         if let Phase::Connect(address) = state.phase {
             state.phase = Phase::Connecting;
             ring.connect(&self.fd, self.token, address);
         }
         self.turn_receive(&mut state, ring);
-        self.turn_send(&mut state, ring);
+        if let Some((source, data)) = self.turn_send(&mut state, ring) {
+            // Without the lock, as the kernel's other copies.
+            drop(state);
+            let taken = source.write(&self.fd, data.payload());
+            state = self.lock();
+            not_taken(Some(data));
+            self.written(&mut state, ring, taken);
+            again = !state.sending && !state.send.is_empty();
+        }
+        if state.send.is_empty() {
+            state.sources.clear();
+        }
         self.finish(&mut state);
         let idle = !state.sending && state.notifications == 0 && state.receiving.is_none();
         let left = state.aborted || state.phase == Phase::Failed || state.send.is_empty();
-        match state.closed && idle && left && state.phase != Phase::Connecting {
+        let turn = match state.closed && idle && left && state.phase != Phase::Connecting {
             true => Turn::Over,
             false if state.starves => Turn::Starves,
             false => Turn::Waits,
+        };
+        drop(state);
+        if again {
+            // The next bytes are written when others have had their turn.
+            self.poke();
         }
+        turn
     }
 
     fn event(&self, event: Event) {
@@ -458,6 +479,7 @@ impl Attended for Connection {
                 // (It may have been unbound since it was asked.)
                 state.readable = matches!(state.goes, Goes::Device(..));
             }
+            Event::Writable { .. } => state.sending = false,
             Event::Accepted { .. } => {}
         }
         self.show(&state);
@@ -503,9 +525,9 @@ impl Connection {
     fn decide(&self, state: &mut Inner) {
         match &state.goes {
             Goes::Undecided if state.phase == Phase::Open => {
-                let rx = &self.shared.rx;
-                let local = if rx.is_used() { addresses(&*self.fd).local } else { None };
-                state.goes = match local.and_then(|local| rx.landing(local)) {
+                let devices = &self.shared.devices;
+                let local = if devices.is_used() { addresses(&*self.fd).local } else { None };
+                state.goes = match local.and_then(|local| devices.landing(local)) {
                     Some((landing, queue)) => Goes::Device(landing, queue),
                     None => Goes::Host,
                 };
@@ -516,50 +538,6 @@ impl Connection {
                 self.show(state);
             }
             _ => {}
-        }
-    }
-
-    fn turn_send(&self, state: &mut Inner, ring: &mut Ring) {
-        if state.phase != Phase::Open || state.sending || state.send.is_empty() {
-            return;
-        }
-        let len = state.send.len().min(BATCH);
-        let Ok(data) = state.send.range(0, len as usize) else { return };
-        let zero_copy = match self.shared.config.zero_copy {
-            ZeroCopy::Always => !state.copies,
-            ZeroCopy::Auto => !state.copies && len >= state.least,
-            ZeroCopy::Never => false,
-        };
-        let more = state.more || state.send.len() > len;
-        // Whole: the kernel waits for room itself. Only then are bytes of two sends never mixed.
-        let how = Send { zero_copy, more, whole: true, ..Send::default() };
-        match ring.send(&self.fd, self.token, data, how) {
-            Ok(()) => state.sending = true,
-            // (A device's memory was refused before.)
-            Err(errno) => state.fail(errno),
-        }
-    }
-
-    /// The first step of a send.
-    fn sent(&self, state: &mut Inner, result: Result<usize, Errno>, more: bool) {
-        match result {
-            Ok(n) => {
-                if !more {
-                    self.common.counters().kernel_copied.add(n);
-                }
-                // It was cleared if the connection has been given up.
-                let n = (n as u64).min(state.send.len());
-                let gone = state.send.advance(n, Fate::Sent);
-                debug_assert!(gone.is_ok());
-            }
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            // Neither memory to pin the pages nor for a notification (net.core.optmem_max): the kernel copies.
-            Err(Errno::NOBUFS | Errno::NOMEM) if !state.copies => {
-                state.copies = true;
-                self.common.counters().references_copied.add(1);
-            }
-            Err(_) if state.aborted => {}
-            Err(errno) => state.fail(errno),
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use super::connection::{Connection, Goes, Inner, NO_PAGE};
 use super::socket::{Attempt, Stream};
+use super::source::Source;
 use super::wait::{Patience, explained, here};
 use crate::devmem::{Event, Frag, Frags, Tokens};
 use crate::socket::Way;
@@ -19,6 +20,7 @@ use onecopy_link::{Medium, Registered};
 use onecopy_pool::{DeviceMemory, Part};
 use onecopy_socket::{Error, Op, RecvFlags, Result};
 use onecopy_sync::Mutex;
+use onecopy_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use onecopy_uring::MOST_PLACES;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -38,14 +40,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Events that nobody has asked for.
 const EVENTS: usize = 64;
 
-/// Queues, as a stack of the program's own has them, and what is bound to them: connections come to memory by the rules for their address.
-pub(crate) struct Rx {
+/// Devices' memory that is bound. Queues are as a stack of the program's own has them: connections come to what is bound to one by the rules for their
+/// address.
+pub(crate) struct Devices {
     state: Mutex<State>,
+    gathered: AtomicU64,
 }
 
 struct State {
     queues: Queues,
     bound: Vec<Arc<Landing>>,
+    sources: Vec<Arc<Source>>,
     last: u32,
 }
 
@@ -74,10 +79,11 @@ enum NotRead {
     Errno(Errno),
 }
 
-impl Rx {
-    pub fn new() -> Rx {
-        let state = State { queues: Queues::new(Medium::Ip), bound: Vec::new(), last: 0 };
-        Rx { state: Mutex::new(state) }
+impl Devices {
+    pub fn new() -> Devices {
+        let queues = Queues::new(Medium::Ip);
+        let state = State { queues, bound: Vec::new(), sources: Vec::new(), last: 0 };
+        Devices { state: Mutex::new(state), gathered: AtomicU64::new(0) }
     }
 
     /// Looks at the queues, or changes them.
@@ -85,7 +91,7 @@ impl Rx {
         act(&mut self.state.lock().queues)
     }
 
-    /// Binds memory that is registered; the binding's number.
+    /// Binds memory that is registered, to be received into; the binding's number.
     pub fn bind(&self, registered: Registered, queues: &[u32]) -> std::result::Result<u32, BadQueue> {
         let memory = registered.memory().clone();
         let mut state = self.state.lock();
@@ -109,6 +115,37 @@ impl Rx {
         // Behind a read that is under way.
         let pages = gone.pages.lock().take();
         drop(pages);
+    }
+
+    /// Binds memory that is registered, to be sent from; the binding's number.
+    pub fn bind_tx(&self, registered: Registered) -> u32 {
+        let mut state = self.state.lock();
+        state.sources.push(Arc::new(Source::new(registered)));
+        state.last += 1;
+        state.last
+    }
+
+    /// Nothing more is sent from it. What is under way has it until then.
+    pub fn unbind_tx(&self, memory: u64) {
+        let gone = {
+            let sources = &mut self.state.lock().sources;
+            let at = sources.iter().position(|source| source.memory() == memory);
+            at.map(|at| sources.remove(at))
+        };
+        drop(gone);
+    }
+
+    pub(super) fn source(&self, memory: u64) -> Option<Arc<Source>> {
+        self.state.lock().sources.iter().find(|source| source.memory() == memory).cloned()
+    }
+
+    /// So many bytes were sent from where they lay.
+    pub(super) fn count_gathered(&self, n: usize) {
+        self.gathered.fetch_add(n as u64, Relaxed);
+    }
+
+    pub(super) fn gathered(&self) -> u64 {
+        self.gathered.load(Relaxed)
     }
 
     /// What has happened to a binding.
@@ -353,7 +390,7 @@ impl Stream {
             counters.received.add(len);
             // The receive's own copy, which put it there.
             counters.kernel_copied.add(len);
-            self.connection().shared().rx.queues(|queues| queues.count_landed(queue, len));
+            self.connection().shared().devices.queues(|queues| queues.count_landed(queue, len));
             self.was_read(len < n);
         }
         Ok(parts)
@@ -496,7 +533,7 @@ fn look(fd: &OwnedFd) -> std::result::Result<usize, Errno> {
 pub(crate) fn not_bound(why: onecopy_link::NotRegistered) -> Error {
     let because = match why {
         onecopy_link::NotRegistered::NoFile => {
-            "the kernel puts nothing into memory that is no file; use memory of DeviceMemory::opaque, or a stack with a link"
+            "the kernel puts nothing into memory that is no file, and takes nothing from there; use memory of DeviceMemory::opaque, or a stack with a link"
         }
         _ => {
             "io_uring does not register the memory (Linux 6.15, RLIMIT_MEMLOCK, up to 1 GiB); `onecopy doctor` says what is missing"

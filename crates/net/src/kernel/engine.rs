@@ -1,7 +1,7 @@
 //! The thread that makes all requests, and who wants its attention.
 
 use super::config::Config;
-use super::device::Rx;
+use super::device::Devices;
 use onecopy_chain::notify::zerocopy::{Account, Allowance};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{CommonPool, OpenError, PagePool, PoolConfig};
@@ -60,8 +60,8 @@ pub(crate) struct Shared {
     /// Where datagrams are received that are not copied; made with the first.
     received: OnceLock<CommonPool>,
     pub(super) config: Config,
-    /// Memory of devices' that connections receive into.
-    pub(crate) rx: Arc<Rx>,
+    /// Memory of devices' that connections receive into, and send from.
+    pub(crate) devices: Arc<Devices>,
     /// Sends without a copy that are told of.
     pub(super) account: Account,
     begun: Instant,
@@ -175,7 +175,7 @@ impl Kernel {
             pool: pool.clone(),
             received: OnceLock::new(),
             config,
-            rx: Arc::new(Rx::new()),
+            devices: Arc::new(Devices::new()),
             account: Account::new(zerocopy),
             begun: Instant::now(),
             names: AtomicU64::new(0),
@@ -244,6 +244,7 @@ impl Kernel {
         ];
         let mut all = vec![("pages_registered", u64::from(self.registered))];
         all.extend(NAMES.into_iter().zip(self.shared.counters.words.iter().map(|word| word.load(Relaxed))));
+        all.push(("gathered_bytes", self.shared.devices.gathered()));
         all
     }
 }
@@ -403,7 +404,8 @@ fn token(event: &Event) -> u64 {
         | Event::Ended { token, .. }
         | Event::Accepted { token, .. }
         | Event::Connected { token, .. }
-        | Event::Readable { token, .. } => *token,
+        | Event::Readable { token }
+        | Event::Writable { token } => *token,
     }
 }
 

@@ -13,7 +13,7 @@
 //! | `socket`, `listener` | what programs hold |
 //! | `connection`, `listening` | what the ring does for each |
 //! | `datagrams` | sockets of UDP, as programs hold them |
-//! | `device` | receiving into a device's memory |
+//! | `device`, `source` | receiving into a device's memory, and sending from there |
 //! | `outbox` | their sends from where the bytes lie, which the ring makes |
 //! | `wait` | how calls wait, and what they say when they fail |
 //! | `options` | what is set, by setsockopt(2) |
@@ -28,11 +28,12 @@ mod listening;
 mod options;
 mod outbox;
 mod socket;
+mod source;
 mod wait;
 
 pub use config::{Config, ZeroCopy};
 pub(crate) use datagrams::{bind as udp_bind, open as udp_open};
-pub(crate) use device::{Rx, not_bound};
+pub(crate) use device::{Devices, not_bound};
 pub(crate) use engine::{Failed, Kernel};
 pub(crate) use listener::listen;
 pub(crate) use socket::connect;

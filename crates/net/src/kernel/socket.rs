@@ -4,6 +4,7 @@ use super::config::ZeroCopy;
 use super::connection::{Connection, Goes, Inner, NO_PAGE, Phase};
 use super::engine::{Kernel, Shared};
 use super::options;
+use super::source::Sources;
 use super::wait::{Patience, explained, here};
 use crate::Stack;
 use crate::bell::Bell;
@@ -13,7 +14,7 @@ use crate::tcp::{self, Endpoint, Info, Options, Settings};
 use crate::zerocopy::{self, At, Lender, NotSent, Range, Small, Takes};
 use onecopy_chain::notify::Segment;
 use onecopy_chain::notify::zerocopy::Tell;
-use onecopy_chain::{Chain, ChainError, Kind, Writer};
+use onecopy_chain::{Chain, ChainError, Writer};
 use onecopy_copy::Hint;
 use onecopy_inet::stack::Bound;
 use onecopy_inet::tcp::State;
@@ -128,6 +129,11 @@ impl Stream {
             connection.show(&state);
             patience.wait(state, connection.waiters(), most).map_err(|errno| Error::new(op, errno))?;
         }
+    }
+
+    /// The memory of devices' that `chain` is sent from; None where some of it is not bound for that.
+    fn sources(&self, chain: &Chain) -> Option<Sources> {
+        Sources::of(chain, &self.connection.shared().devices)
     }
 
     /// Whether what is received may go to a device's memory.
@@ -290,10 +296,8 @@ impl tcp::Connection for Stream {
     }
 
     fn send_segment(&self, data: &mut Segment<Chain>, flags: SendFlags) -> Result<usize> {
-        if data.payload().kind() == Some(Kind::Device) {
-            return Err(explained(Op::Send, Errno::FAULT));
-        }
         let connection = &*self.connection;
+        let sources = self.sources(data.payload()).ok_or_else(|| explained(Op::Send, Errno::FAULT))?;
         let len = data.payload().len();
         self.send(
             flags,
@@ -304,6 +308,7 @@ impl tcp::Connection for Stream {
                 let rest = data.divide(n).map_err(|_| Errno::INVAL)?;
                 let front = std::mem::replace(data, rest);
                 state.send.push(front);
+                state.sources.keep(&sources);
                 connection.common.referenced(n);
                 Ok(n)
             },
@@ -321,7 +326,8 @@ impl tcp::Connection for Stream {
         // It copies nothing by itself: the ring has the kernel copy what is small.
         let begin = |lender: &Lender, chain| {
             let pool = shared.pool.reservoir(1);
-            lender.begin(TAKES, chain, tell, &Writer::new(&pool), shared.now())
+            let takes = Takes { unreadable: self.sources(&chain).is_some(), ..TAKES };
+            lender.begin(takes, chain, tell, &Writer::new(&pool), shared.now())
         };
         zerocopy::lend(self.lender_made(), self.common(), chain, dont_wait, begin, |begun, taken| {
             if begun.data.payload().is_empty() {
@@ -511,7 +517,7 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// What the kernel takes: any number of parts, in the host's memory.
+/// What the kernel takes: any number of parts, in the host's memory, and for a stream in a device's that is bound.
 pub(super) const TAKES: Takes = Takes { fragments: usize::MAX, unreadable: false, appends: false };
 
 /// What a socket has for sends that are told of; nothing is copied for its size in user space, where the kernel would copy it again.

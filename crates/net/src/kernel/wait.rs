@@ -181,7 +181,7 @@ pub(super) fn explained(op: Op, errno: Errno) -> Error {
             "the kernel's sockets take it by another call (setsockopt(2) names them), or by sysctl"
         }
         (Op::Send, Errno::FAULT) => {
-            "the bytes lie in a device's memory, which the kernel does not read; copy them to the host first"
+            "the bytes lie in a device's memory, which the kernel takes where it is bound to be sent from (Stack::bind_tx), and for TCP alone; copy them to the host first"
         }
         _ => return Error::new(op, errno),
     };

@@ -128,11 +128,11 @@ impl Stack {
         }
     }
 
-    /// Memory of devices' that connections of the kernel's receive into, where the kernel carries the bytes.
-    pub(crate) fn kernel_rx(&self) -> Option<&Arc<kernel::Rx>> {
+    /// Memory of devices' that connections of the kernel's receive into, and send from, where the kernel carries the bytes.
+    pub(crate) fn kernel_devices(&self) -> Option<&Arc<kernel::Devices>> {
         match &self.engine {
             Engine::Own(_) => None,
-            Engine::Kernel(kernel) => Some(&kernel.shared().rx),
+            Engine::Kernel(kernel) => Some(&kernel.shared().devices),
         }
     }
 

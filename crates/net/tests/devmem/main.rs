@@ -2,6 +2,7 @@
 
 mod binding;
 mod kernel;
+mod kernel_tx;
 mod random;
 mod receive;
 mod room;

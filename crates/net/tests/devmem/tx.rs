@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 const PAGES: u32 = 512;
 
 /// Memory full of a pattern, and the pattern.
-fn filled() -> (DeviceMemory, Vec<u8>) {
+pub fn filled() -> (DeviceMemory, Vec<u8>) {
     let memory = DeviceMemory::opaque(PAGES, DeviceId(3)).unwrap();
     let data = pattern(memory.len() as usize);
     memory.write_at(0, &[IoSlice::new(&data)]).unwrap();
@@ -51,11 +51,11 @@ impl AsFd for SumsNothing {
 
 impl Port for SumsNothing {}
 
-fn range(offset: u64, len: u64) -> TxRange {
+pub fn range(offset: u64, len: u64) -> TxRange {
     TxRange { offset, len }
 }
 
-fn part(data: &[u8], range: TxRange) -> &[u8] {
+pub fn part(data: &[u8], range: TxRange) -> &[u8] {
     &data[range.offset as usize..][..range.len as usize]
 }
 

@@ -38,8 +38,8 @@ use std::thread;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Device memory")]
 pub struct Flags {
-    /// Receive into a device's memory (with -l), or send from it, over a stack of our own (--tap, or --pair). The only kind there is so far,
-    /// opaque, is a stand-in: memory that no process maps, with no GPU behind it
+    /// Receive into a device's memory (with -l), or send from it, over a stack of our own (--tap, or --pair) or the kernel's TCP
+    /// (--transport kernel-uring). The only kind there is so far, opaque, is a stand-in: memory that no process maps, with no GPU behind it
     #[arg(
         long,
         value_name = "KIND",
@@ -47,7 +47,7 @@ pub struct Flags {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "opaque",
-        conflicts_with_all = ["unix", "udp", "transport", "sum", "no_stdin", "quit", "no_shutdown", "shutdown"]
+        conflicts_with_all = ["unix", "udp", "sum", "no_stdin", "quit", "no_shutdown", "shutdown"]
     )]
     devmem: Option<Kind>,
     /// Bytes of that memory; left out, 64M
@@ -76,11 +76,11 @@ pub struct Flags {
     #[arg(long, requires = "devmem", conflicts_with_all = ["validate", "recv"])]
     discard: bool,
     /// Be both sides, over a cable in this process: takes no privilege
-    #[arg(long, requires = "devmem", conflicts_with_all = ["tap", "listen", "address"])]
+    #[arg(long, requires = "devmem", conflicts_with_all = ["tap", "transport", "listen", "address"])]
     pair: bool,
     /// Try what has to be refused and what has to work, a line each, over a cable in this process or with the kernel behind --tap
     #[arg(long, requires = "devmem", conflicts_with_all = [
-        "listen", "address", "send", "recv", "generate", "validate", "chunk", "discard", "fail_on_linear", "pair", "memory", "queue",
+        "transport", "listen", "address", "send", "recv", "generate", "validate", "chunk", "discard", "fail_on_linear", "pair", "memory", "queue",
         "queues", "timeout"
     ])]
     check: bool,
@@ -123,7 +123,7 @@ enum Role {
 impl Plan {
     fn of(args: &super::Args) -> anyhow::Result<Plan> {
         let flags = &args.devmem;
-        args.own.check()?;
+        args.carried()?;
         let sends = flags.generate.is_some() || args.send.is_some();
         let role = match (flags.check, flags.pair) {
             (true, _) => Role::Check,
@@ -140,8 +140,8 @@ impl Plan {
                 if matches!(target, Target::Unix(_)) {
                     return Err(Usage(format!("{target} is a unix socket: leave out --devmem")).into());
                 }
-                if !args.own.is_some() {
-                    let why = "device memory takes a stack of our own: add --tap NAME and --addr, or --pair for both sides in this process";
+                if matches!(args.transport, None | Some(super::Way::Kernel)) && !args.own.is_some() {
+                    let why = "device memory takes sockets of ours: add --tap NAME and --addr for a stack of our own, --transport kernel-uring for the kernel's TCP, or --pair for both sides in this process";
                     return Err(Usage(why.into()).into());
                 }
                 match args.listen && !sends {
@@ -217,13 +217,9 @@ impl Plan {
         }
     }
 
-    /// The stack on the TAP.
+    /// The stack on the TAP, or the kernel's TCP.
     fn stack(&self) -> anyhow::Result<Stack> {
-        let opened = self.args.own.open_named()?;
-        let (stack, _, about) = opened.context("--tap was looked for before")?;
-        if self.args.verbose {
-            tell!("onecopy nc: {about}");
-        }
+        let (stack, _) = self.args.stack()?.context("--tap and --transport were looked for before")?;
         Ok(stack)
     }
 

@@ -1,0 +1,89 @@
+//! What a connection sends: the ring does, or where the bytes lie in a device's memory, its thread writes them.
+
+use super::{Connection, Inner, Phase};
+use crate::kernel::config::ZeroCopy;
+use crate::kernel::source::{Source, one_write};
+use onecopy_chain::Chain;
+use onecopy_chain::notify::{Fate, Segment};
+use onecopy_uring::{Ring, Send};
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// Bytes of one send, in 64 pages of 4 KiB.
+const BATCH: u64 = 256 << 10;
+
+impl Connection {
+    /// Has the ring send what is next, or returns what is to be written from a device's memory.
+    pub fn turn_send(&self, state: &mut Inner, ring: &mut Ring) -> Option<(Arc<Source>, Segment<Chain>)> {
+        if state.phase != Phase::Open || state.sending {
+            return None;
+        }
+        let first = state.send.first()?.payload().fragments().next()?.page().pool_id();
+        if let Some(source) = state.sources.find(first).cloned() {
+            let len = one_write(state.send.segments().map(Segment::payload)).min(BATCH);
+            state.sending = true;
+            return Some((source, state.send.range(0, len as usize).ok()?));
+        }
+        let len = state.send.len().min(BATCH);
+        let data = state.send.range(0, len as usize).ok()?;
+        let zero_copy = match self.shared.config.zero_copy {
+            ZeroCopy::Always => !state.copies,
+            ZeroCopy::Auto => !state.copies && len >= state.least,
+            ZeroCopy::Never => false,
+        };
+        let more = state.more || state.send.len() > len;
+        // Whole: the kernel waits for room itself. Only then are bytes of two sends never mixed.
+        let how = Send { zero_copy, more, whole: true, ..Send::default() };
+        match ring.send(&self.fd, self.token, data, how) {
+            Ok(()) => state.sending = true,
+            // (A device's memory that is not bound was refused before.)
+            Err(errno) => state.fail(errno),
+        }
+        None
+    }
+
+    /// What the kernel has taken from a device's memory.
+    pub fn written(&self, state: &mut Inner, ring: &mut Ring, taken: Result<usize, Errno>) {
+        state.sending = false;
+        match taken {
+            Ok(n) => {
+                self.shared.devices.count_gathered(n);
+                self.sent(state, Ok(n), false);
+            }
+            Err(_) if state.aborted => {}
+            Err(Errno::AGAIN) => {
+                state.sending = true;
+                ring.writable(&self.fd, self.token);
+                return;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => state.fail(errno),
+        }
+        self.show(state);
+        self.waiters.tell();
+    }
+
+    /// The first step of a send.
+    pub fn sent(&self, state: &mut Inner, result: Result<usize, Errno>, more: bool) {
+        match result {
+            Ok(n) => {
+                if !more {
+                    self.common.counters().kernel_copied.add(n);
+                }
+                // It was cleared if the connection has been given up.
+                let n = (n as u64).min(state.send.len());
+                // Where a notification follows, it says what became of them.
+                let gone = state.send.advance(n, if more { Fate::Sent } else { Fate::Copied });
+                debug_assert!(gone.is_ok());
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // Neither memory to pin the pages nor for a notification (net.core.optmem_max): the kernel copies.
+            Err(Errno::NOBUFS | Errno::NOMEM) if !state.copies => {
+                state.copies = true;
+                self.common.counters().references_copied.add(1);
+            }
+            Err(_) if state.aborted => {}
+            Err(errno) => state.fail(errno),
+        }
+    }
+}

@@ -10,14 +10,16 @@ use super::source::Sources;
 use super::wait::Waiters;
 use crate::bell::Bell;
 use crate::socket::Common;
-use onecopy_chain::Chain;
 use onecopy_chain::notify::zerocopy::HoldWakers;
 use onecopy_chain::notify::{Fate, Segment, SegmentQueue};
+use onecopy_chain::{Chain, Fragment};
 use onecopy_inet::tcp::{Readiness, State};
+use onecopy_pool::provider::Heap;
+use onecopy_pool::{PagePool, PoolConfig};
 use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_uring::{End, Event, Key, Ring, Usage};
 use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown, sockopt};
+use rustix::net::{RecvFlags, Shutdown, shutdown, sockopt};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -184,6 +186,38 @@ impl Connection {
         self.poke_for_poll();
     }
 
+    /// What is received goes to no device any more. The ring fetches it from here on; but not of a connection that is over, of which the kernel may have
+    /// something all the same: that is fetched now.
+    pub fn is_unbound(&self, state: &mut Inner) {
+        let left = state.may_be_there() && !state.is_receiving();
+        (state.goes, state.readable) = (Goes::Host, false);
+        if left {
+            match self.fetch(state) {
+                Ok(()) | Err(Errno::AGAIN) => {}
+                Err(errno) => state.fail(errno),
+            }
+            state.emptied = true;
+        }
+        self.show(state);
+        self.waiters.tell();
+    }
+
+    /// Receives what the kernel has: no more than its buffer.
+    fn fetch(&self, state: &mut Inner) -> Result<(), Errno> {
+        let pages = PagePool::new(PoolConfig::new().order(4), Heap::new()).map_err(|_| Errno::NOMEM)?;
+        loop {
+            let mut page = pages.alloc().map_err(|_| Errno::NOBUFS)?;
+            let room = page.bytes_mut().ok_or(Errno::FAULT)?;
+            let (n, _) = rustix::net::recv(&*self.fd, room, RecvFlags::DONTWAIT)?;
+            if n == 0 {
+                return Ok(());
+            }
+            self.common.counters().kernel_copied.add(n);
+            let data = Fragment::new(page, 0, n).map_err(|_| Errno::INVAL)?;
+            state.receive.push(Chain::from(data).into());
+        }
+    }
+
     /// Its descriptor for poll(2).
     pub fn bell(&self) -> rustix::io::Result<Arc<Bell>> {
         let mut state = self.lock();
@@ -319,11 +353,6 @@ impl Inner {
     /// The peer sends no more.
     pub fn has_ended(&mut self) {
         (self.ended, self.emptied) = (true, true);
-    }
-
-    /// What is received goes to no device any more.
-    pub fn is_unbound(&mut self) {
-        (self.goes, self.readable) = (Goes::Host, false);
     }
 
     /// Whether the ring is to be asked for more, after something was taken.
@@ -533,10 +562,7 @@ impl Connection {
                 };
                 self.waiters.tell();
             }
-            Goes::Device(landing, _) if !landing.is_bound() => {
-                state.is_unbound();
-                self.show(state);
-            }
+            Goes::Device(landing, _) if !landing.is_bound() => self.is_unbound(state),
             _ => {}
         }
     }

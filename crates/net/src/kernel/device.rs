@@ -472,8 +472,10 @@ impl Stream {
             NotRead::Unbound => {
                 {
                     let mut state = connection.lock();
-                    state.is_unbound();
-                    connection.show(&state);
+                    // Another thread may have seen it before.
+                    if matches!(state.goes, Goes::Device(..)) {
+                        connection.is_unbound(&mut state);
+                    }
                 }
                 connection.poke();
                 Ok(())

@@ -455,3 +455,47 @@ fn random_connections_keep_to_the_model() {
         assert_eq!(kernel.memory.free(), kernel.memory.len(), "seed {seed}");
     }
 }
+
+/// Over before the memory is unbound: the ring fetches nothing more then.
+#[test]
+fn what_came_before_the_end_is_received_where_the_memory_is_unbound_behind_it() {
+    for turn in 0..6 {
+        let Some((kernel, binding)) = Kernel::new(64) else { return };
+        let (mut sender, receiver) = kernel.connect();
+        let data = pattern(30_000);
+        sender.write_all(&data).unwrap();
+        while receiver.readable_bytes().unwrap() < data.len() {
+            std::thread::yield_now();
+        }
+        let (over, told) = (turn % 2 == 0, turn / 2);
+        match over {
+            true => {
+                rustix::net::sockopt::set_socket_linger(&sender, Some(Duration::ZERO)).unwrap();
+                drop(sender);
+                while receiver.send(b"nobody listens").is_ok() {
+                    std::thread::yield_now();
+                }
+            }
+            false => receiver.shutdown(Shutdown::Read).unwrap(),
+        }
+        assert_eq!(kernel.bytes(&receiver.recv_frags(4).unwrap()), data[..4]);
+        drop(binding);
+        // Who finds it out is a receive, of either kind, or whoever has the ring look at the connection.
+        let mut all = data[..4].to_vec();
+        if told == 1 {
+            let mut buffer = vec![0; 1000];
+            assert_eq!(receiver.recv(&mut buffer).unwrap(), 1000);
+            all.extend(buffer);
+        } else if told == 2 {
+            let _ = receiver.shutdown(Shutdown::Write);
+        }
+        while all.len() < data.len() {
+            let frags = receiver.recv_frags(1 << 20).unwrap();
+            all.extend(frags.linear().unwrap().to_vec());
+        }
+        assert!(all == data, "turn {turn}");
+        let end = || receiver.recv_frags(1).map_or(0, |frags| frags.len());
+        assert_eq!((end(), end()), (0, 0));
+        assert_eq!(receiver.stats().received, data.len() as u64);
+    }
+}

@@ -543,3 +543,6 @@ pub(crate) fn not_bound(why: onecopy_link::NotRegistered) -> Error {
     };
     explained(Op::Bind, Errno::OPNOTSUPP).because(because)
 }
+
+#[cfg(test)]
+mod tests;

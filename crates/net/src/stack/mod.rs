@@ -128,12 +128,17 @@ impl Stack {
         }
     }
 
-    /// Memory of devices' that connections of the kernel's receive into, and send from, where the kernel carries the bytes.
-    pub(crate) fn kernel_devices(&self) -> Option<&Arc<kernel::Devices>> {
+    /// The kernel as a transport, where it carries the bytes.
+    pub(crate) fn kernel(&self) -> Option<&Kernel> {
         match &self.engine {
             Engine::Own(_) => None,
-            Engine::Kernel(kernel) => Some(&kernel.shared().devices),
+            Engine::Kernel(kernel) => Some(kernel),
         }
+    }
+
+    /// Memory of devices' that its connections receive into, and send from.
+    pub(crate) fn kernel_devices(&self) -> Option<&Arc<kernel::Devices>> {
+        Some(&self.kernel()?.shared().devices)
     }
 
     pub(crate) fn tcp_listen(&self, address: SocketAddr, backlog: u32) -> crate::Result<Arc<dyn Listening>> {

@@ -499,3 +499,42 @@ fn what_came_before_the_end_is_received_where_the_memory_is_unbound_behind_it() 
         assert_eq!(receiver.stats().received, data.len() as u64);
     }
 }
+
+#[test]
+fn a_forks_child_leaves_bytes_and_memory_to_its_parent() {
+    onecopy_testing::alone!();
+    let Some((kernel, binding)) = Kernel::new(64) else { return };
+    let (mut sender, receiver) = kernel.connect();
+    sender.write_all(b"the parent's").unwrap();
+    while receiver.readable_bytes().unwrap() < 12 {
+        std::thread::yield_now();
+    }
+    let mine = std::cell::RefCell::new(Some((kernel, binding, receiver)));
+    let child = onecopy_sys::fork::child(|| {
+        let Some((kernel, binding, receiver)) = mine.take() else { return 1 };
+        // Read, thrown away, looked at: of all of it nothing is the child's.
+        let tries =
+            [(1, RecvFlags::empty()), (1, RecvFlags::TRUNC), (1, RecvFlags::PEEK), (0, RecvFlags::empty())];
+        for (most, flags) in tries {
+            match receiver.recv_frags_with_flags(5, most, flags) {
+                Err(error) if error.raw_os_error() == 130 => {}
+                other => {
+                    eprintln!("{flags:?}: {other:?}");
+                    return 2;
+                }
+            }
+        }
+        if receiver.recv(&mut [0; 5]).is_ok() {
+            return 3;
+        }
+        // What the child drops is still the parent's.
+        drop((receiver, binding, kernel));
+        0
+    });
+    assert_eq!(child.unwrap().wait(), onecopy_sys::fork::Ended::Returned(0));
+    let (kernel, binding, receiver) = mine.take().unwrap();
+    assert_eq!(kernel.bytes(&receiver.recv_frags(100).unwrap()), b"the parent's");
+    sender.write_all(b"and more").unwrap();
+    assert_eq!(kernel.bytes(&receiver.recv_frags(100).unwrap()), b"and more");
+    drop(binding);
+}

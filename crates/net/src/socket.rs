@@ -3,7 +3,7 @@
 use crate::bell::Bell;
 use crate::devmem::Tokens;
 use crate::error::{Cause, SILENT, of};
-use crate::stack::{Gone, Inner, Learnt, Patience, Shard, Stack, Waiter};
+use crate::stack::{Gone, Inner, Learnt, Patience, Shard, Waiter};
 use crate::zerocopy::Lender;
 use onecopy_copy::{Hint, Store, plan};
 use onecopy_inet::stack::slab::Id;
@@ -129,7 +129,6 @@ impl Common {
 
 /// A socket of a stack of the program's own; closed with its last handle.
 pub(crate) struct Socket<P: Protocol> {
-    stack: Stack,
     inner: Arc<Inner>,
     waiter: Arc<Waiter>,
     bell: OnceLock<Arc<Bell>>,
@@ -161,15 +160,15 @@ pub(crate) fn checked(limit: Option<Duration>) -> Result<()> {
 }
 
 impl<P: Protocol> Socket<P> {
-    /// A socket of `inner`, which is a shard of the stack's, that is not connected and does not listen.
-    pub fn open(stack: &Stack, inner: &Arc<Inner>, listening: bool) -> Result<Socket<P>> {
+    /// A socket of `inner` that is not connected and does not listen.
+    pub fn open(inner: &Arc<Inner>, listening: bool) -> Result<Socket<P>> {
         let id = inner.with(|shard, _| P::open(shard.inet_mut()));
         let id = id.map_err(|cause| of(Op::Socket, cause))?;
-        Ok(Socket::of(stack, inner, id, listening))
+        Ok(Socket::of(inner, id, listening))
     }
 
-    /// The socket that `inner`, which is a shard of the stack's, calls `id`.
-    pub fn of(stack: &Stack, inner: &Arc<Inner>, id: Id, listening: bool) -> Socket<P> {
+    /// The socket that `inner` calls `id`.
+    pub fn of(inner: &Arc<Inner>, id: Id, listening: bool) -> Socket<P> {
         let row = Arc::new(Row::claim_unnamed(std::process::id(), P::TYPE, listening));
         let waiter = inner.with(|shard, _| {
             let bound = P::addresses(shard.inet(), id);
@@ -182,18 +181,13 @@ impl<P: Protocol> Socket<P> {
             waiter,
             bell: OnceLock::new(),
             tokens: OnceLock::new(),
-            common: Common::new(row, stack.wait_mode(), Reader::NoCpu),
-            stack: stack.clone(),
+            common: Common::new(row, inner.wait_mode(), Reader::NoCpu),
             inner: Arc::clone(inner),
             lender: OnceLock::new(),
             reads: Learnt::default(),
             writes: Learnt::default(),
             protocol: PhantomData,
         }
-    }
-
-    pub fn stack(&self) -> &Stack {
-        &self.stack
     }
 
     pub fn id(&self) -> Id {

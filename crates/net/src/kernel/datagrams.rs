@@ -9,7 +9,6 @@ use super::options;
 use super::outbox::{Answer, MAX_PARTS, Outbox};
 use super::socket::{TAKES, addresses, family, made};
 use super::wait::{explained, here};
-use crate::Stack;
 use crate::socket::{Common, PIECE, Way};
 use crate::udp::{Endpoint, Envelope, Limits, MAX_LEN, Message, Meta, Settings, alike};
 use crate::zerocopy::{self, At, Lender, NotSent, Range, Small, Taken};
@@ -37,18 +36,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A socket without an address.
-pub(crate) fn open(stack: &Stack, kernel: &Kernel) -> Arc<dyn Endpoint> {
-    Arc::new(Datagrams::new(stack, kernel))
+pub(crate) fn open(kernel: &Kernel) -> Arc<dyn Endpoint> {
+    Arc::new(Datagrams::new(kernel))
 }
 
 /// One with an address, which others who say so may have, too, where it is to `reuse` it.
-pub(crate) fn bind(
-    stack: &Stack,
-    kernel: &Kernel,
-    address: SocketAddr,
-    reuse: bool,
-) -> Result<Arc<dyn Endpoint>> {
-    let socket = Datagrams::new(stack, kernel);
+pub(crate) fn bind(kernel: &Kernel, address: SocketAddr, reuse: bool) -> Result<Arc<dyn Endpoint>> {
+    let socket = Datagrams::new(kernel);
     let bound = socket.made(Some(address)).and_then(|made| {
         sockopt::set_socket_reuseaddr(&made.fd, reuse)?;
         rustix::net::bind(&made.fd, &address)
@@ -60,7 +54,6 @@ pub(crate) fn bind(
 
 /// A socket. The kernel's is made once its family is known.
 struct Datagrams {
-    stack: Stack,
     shared: Arc<Shared>,
     common: Common,
     row: Arc<Row>,
@@ -85,13 +78,12 @@ struct Made {
 }
 
 impl Datagrams {
-    fn new(stack: &Stack, kernel: &Kernel) -> Datagrams {
+    fn new(kernel: &Kernel) -> Datagrams {
         let row = Arc::new(Row::claim_unnamed(std::process::id(), Type::Datagram, false));
         row.names(Protocol::Udp, None, None);
         Datagrams {
-            stack: stack.clone(),
             shared: Arc::clone(kernel.shared()),
-            common: Common::new(Arc::clone(&row), stack.wait_mode(), Reader::OtherCore),
+            common: Common::new(Arc::clone(&row), kernel.shared().wait, Reader::OtherCore),
             row,
             fd: OnceLock::new(),
             making: Mutex::new(()),
@@ -362,10 +354,6 @@ fn errno(error: std::io::Error) -> Errno {
 impl Endpoint for Datagrams {
     fn common(&self) -> &Common {
         &self.common
-    }
-
-    fn stack(&self) -> &Stack {
-        &self.stack
     }
 
     fn carrier(&self) -> Carrier {

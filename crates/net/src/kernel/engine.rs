@@ -64,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) devices: Arc<Devices>,
     /// Sends without a copy that are told of.
     pub(super) account: Account,
+    /// How its sockets wait unless they say otherwise.
+    pub(super) wait: Wait,
     begun: Instant,
     names: AtomicU64,
     /// Who made it: in a child of a fork there is no thread.
@@ -147,7 +149,6 @@ impl Shared {
 pub(crate) struct Kernel {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    wait: Wait,
     linger: Duration,
     registered: bool,
 }
@@ -177,6 +178,7 @@ impl Kernel {
             config,
             devices: Arc::new(Devices::new()),
             account: Account::new(zerocopy),
+            wait,
             begun: Instant::now(),
             names: AtomicU64::new(0),
             pid: std::process::id(),
@@ -208,7 +210,7 @@ impl Kernel {
         let thread = signal::blocked(|| thread.spawn(run))
             .map_err(|error| Failed::System(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         let registered = told.recv().unwrap_or(Err(Failed::System(Errno::IO)))?;
-        Ok(Kernel { shared, thread: Some(thread), wait, linger, registered })
+        Ok(Kernel { shared, thread: Some(thread), linger, registered })
     }
 
     pub fn shared(&self) -> &Arc<Shared> {
@@ -221,7 +223,7 @@ impl Kernel {
     }
 
     pub fn wait_mode(&self) -> Wait {
-        self.wait
+        self.shared.wait
     }
 
     /// Whether the thread is there.

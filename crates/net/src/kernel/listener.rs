@@ -6,7 +6,6 @@ use super::listening::Listening;
 use super::options;
 use super::socket::{Stream, addresses, changed, common, open, seen};
 use super::wait::{Patience, explained, here};
-use crate::Stack;
 use crate::bell::Bell;
 use crate::socket::{Common, Way};
 use crate::tcp::{self, Endpoint, Settings};
@@ -21,26 +20,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
 /// A listener at `address`.
-pub(crate) fn listen(
-    stack: &Stack,
-    kernel: &Kernel,
-    address: SocketAddr,
-    backlog: u32,
-) -> Result<Arc<dyn tcp::Listening>> {
+pub(crate) fn listen(kernel: &Kernel, address: SocketAddr, backlog: u32) -> Result<Arc<dyn tcp::Listening>> {
     let fd = open(address)?;
     let settings = options::begin(&fd, kernel.shared().config.congestion)?;
     let bound = sockopt::set_socket_reuseaddr(&fd, true)
         .and_then(|()| rustix::net::bind(&fd, &address))
         .and_then(|()| rustix::net::listen(&fd, i32::try_from(backlog).unwrap_or(i32::MAX)));
     bound.map_err(|errno| explained(Op::Bind, errno).about("address"))?;
-    let listening = Listening::new(kernel.shared(), fd, common(stack, true));
-    let socket = Listener {
-        stack: stack.clone(),
-        ipv6: address.is_ipv6(),
-        listening,
-        options: Mutex::new(settings),
-        bell: OnceLock::new(),
-    };
+    let listening = Listening::new(kernel.shared(), fd, common(kernel.shared(), true));
+    let socket =
+        Listener { ipv6: address.is_ipv6(), listening, options: Mutex::new(settings), bell: OnceLock::new() };
     let local = socket.addresses().local;
     socket.listening.common.row().names(Protocol::Tcp, local, None);
     socket.listening.show(&socket.listening.lock());
@@ -50,7 +39,6 @@ pub(crate) fn listen(
 
 /// A listener.
 pub(super) struct Listener {
-    stack: Stack,
     listening: Arc<Listening>,
     ipv6: bool,
     /// What accepted connections begin with: the kernel hands most of it on.
@@ -61,10 +49,6 @@ pub(super) struct Listener {
 impl Endpoint for Listener {
     fn common(&self) -> &Common {
         &self.listening.common
-    }
-
-    fn stack(&self) -> &Stack {
-        &self.stack
     }
 
     fn carrier(&self) -> Carrier {
@@ -123,7 +107,7 @@ impl tcp::Listening for Listener {
             // One that was reset meanwhile has no peer any more: it is as if it had not come (accept(2), ECONNABORTED).
             let Some(from) = addresses(&fd).remote else { continue };
             let options = self.options.lock().clone();
-            let stream = Stream::new(&self.stack, listening.shared(), fd, Phase::Open, self.ipv6, options);
+            let stream = Stream::new(listening.shared(), fd, Phase::Open, self.ipv6, options);
             stream.begin();
             return Ok((Arc::new(stream), from));
         }

@@ -6,7 +6,6 @@ use super::engine::{Kernel, Shared};
 use super::options;
 use super::source::Sources;
 use super::wait::{Patience, explained, here};
-use crate::Stack;
 use crate::bell::Bell;
 use crate::devmem::{Frags, Tokens};
 use crate::socket::{Common, Way};
@@ -32,7 +31,6 @@ use std::time::Duration;
 
 /// A connection to `address` that is being made, from `local` if that is given.
 pub(crate) fn connect(
-    stack: &Stack,
     kernel: &Kernel,
     local: Option<SocketAddr>,
     address: SocketAddr,
@@ -44,7 +42,7 @@ pub(crate) fn connect(
         bound.map_err(|errno| explained(Op::Bind, errno).about("address"))?;
     }
     let phase = Phase::Connect(address);
-    let socket = Stream::new(stack, kernel.shared(), fd, phase, address.is_ipv6(), settings);
+    let socket = Stream::new(kernel.shared(), fd, phase, address.is_ipv6(), settings);
     socket.connection.poke();
     Ok(Arc::new(socket))
 }
@@ -54,14 +52,13 @@ pub(super) fn open(address: SocketAddr) -> Result<OwnedFd> {
         .map_err(|errno| Error::new(Op::Socket, errno))
 }
 
-pub(super) fn common(stack: &Stack, listening: bool) -> Common {
+pub(super) fn common(shared: &Shared, listening: bool) -> Common {
     let row = Row::claim_unnamed(std::process::id(), Type::Stream, listening);
-    Common::new(Arc::new(row), stack.wait_mode(), Reader::OtherCore)
+    Common::new(Arc::new(row), shared.wait, Reader::OtherCore)
 }
 
 /// A connection.
 pub(super) struct Stream {
-    stack: Stack,
     connection: Arc<Connection>,
     ipv6: bool,
     options: Mutex<Settings>,
@@ -73,21 +70,13 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub fn new(
-        stack: &Stack,
-        shared: &Arc<Shared>,
-        fd: OwnedFd,
-        phase: Phase,
-        ipv6: bool,
-        options: Settings,
-    ) -> Stream {
-        let connection = Connection::new(shared, fd, common(stack, false), phase);
+    pub fn new(shared: &Arc<Shared>, fd: OwnedFd, phase: Phase, ipv6: bool, options: Settings) -> Stream {
+        let connection = Connection::new(shared, fd, common(shared, false), phase);
         let bound = addresses(&*connection.fd);
         connection.common.row().names(Protocol::Tcp, bound.local, bound.remote);
         connection.show(&connection.lock());
         let options = Mutex::new(options);
         Stream {
-            stack: stack.clone(),
             connection,
             ipv6,
             options,
@@ -207,10 +196,6 @@ pub(super) enum Attempt<R> {
 impl Endpoint for Stream {
     fn common(&self) -> &Common {
         &self.connection.common
-    }
-
-    fn stack(&self) -> &Stack {
-        &self.stack
     }
 
     fn carrier(&self) -> Carrier {

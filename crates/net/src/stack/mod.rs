@@ -143,8 +143,8 @@ impl Stack {
 
     pub(crate) fn tcp_listen(&self, address: SocketAddr, backlog: u32) -> crate::Result<Arc<dyn Listening>> {
         match &self.engine {
-            Engine::Own(_) => crate::tcp::socket::listen(self, address, backlog),
-            Engine::Kernel(kernel) => kernel::listen(self, kernel, address, backlog),
+            Engine::Own(owner) => crate::tcp::socket::listen(owner, address, backlog),
+            Engine::Kernel(kernel) => kernel::listen(kernel, address, backlog),
         }
     }
 
@@ -154,16 +154,16 @@ impl Stack {
         address: SocketAddr,
     ) -> crate::Result<Arc<dyn Connection>> {
         match &self.engine {
-            Engine::Own(_) => crate::tcp::socket::connect(self, local, address),
-            Engine::Kernel(kernel) => kernel::connect(self, kernel, local, address),
+            Engine::Own(owner) => crate::tcp::socket::connect(owner, local, address),
+            Engine::Kernel(kernel) => kernel::connect(kernel, local, address),
         }
     }
 
     /// A socket without an address.
     pub(crate) fn udp_open(&self) -> crate::Result<Arc<dyn crate::udp::Endpoint>> {
         match &self.engine {
-            Engine::Own(_) => crate::udp::open(self),
-            Engine::Kernel(kernel) => Ok(kernel::udp_open(self, kernel)),
+            Engine::Own(owner) => crate::udp::open(owner),
+            Engine::Kernel(kernel) => Ok(kernel::udp_open(kernel)),
         }
     }
 
@@ -174,8 +174,8 @@ impl Stack {
         reuse: bool,
     ) -> crate::Result<Arc<dyn crate::udp::Endpoint>> {
         match &self.engine {
-            Engine::Own(_) => crate::udp::bind(self, address, reuse),
-            Engine::Kernel(kernel) => kernel::udp_bind(self, kernel, address, reuse),
+            Engine::Own(owner) => crate::udp::bind(owner, address, reuse),
+            Engine::Kernel(kernel) => kernel::udp_bind(kernel, address, reuse),
         }
     }
 
@@ -207,7 +207,7 @@ impl Stack {
     /// How its sockets wait unless they say otherwise.
     pub fn wait_mode(&self) -> Wait {
         match &self.engine {
-            Engine::Own(owner) => owner.first().wait,
+            Engine::Own(owner) => owner.first().wait_mode(),
             Engine::Kernel(kernel) => kernel.wait_mode(),
         }
     }
@@ -401,6 +401,11 @@ impl Inner {
 
     pub fn account(&self) -> &Account {
         &self.account
+    }
+
+    /// How its sockets wait unless they say otherwise.
+    pub fn wait_mode(&self) -> Wait {
+        self.wait
     }
 
     /// Takes the lock and calls `act`, which finds out at once; what comes of it is sent.

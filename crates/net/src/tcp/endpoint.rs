@@ -4,7 +4,6 @@
 //! written once, above.
 
 use super::{Info, Settings};
-use crate::Stack;
 use crate::devmem::{Frags, Tokens};
 use crate::socket::{Common, Way};
 use crate::zerocopy::{At, Lender, NotSent, Range, Small, Taken};
@@ -24,7 +23,6 @@ use std::time::Duration;
 /// A socket of TCP.
 pub(crate) trait Endpoint: fmt::Debug + Send + Sync {
     fn common(&self) -> &Common;
-    fn stack(&self) -> &Stack;
     fn carrier(&self) -> Carrier;
     fn shutdown(&self, how: Shutdown) -> Result<()>;
     fn addresses(&self) -> Bound;

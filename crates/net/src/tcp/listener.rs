@@ -17,6 +17,8 @@ const BACKLOG: u32 = 4096;
 #[derive(Debug)]
 pub struct Listener {
     socket: Arc<dyn Listening>,
+    /// Behind the socket, which is closed before its stack ends.
+    stack: Stack,
 }
 
 impl Listener {
@@ -36,7 +38,7 @@ impl Listener {
     ///
     /// As [`Listener::bind`].
     pub fn bind_with_backlog(stack: &Stack, address: SocketAddr, backlog: u32) -> Result<Listener> {
-        Ok(Listener { socket: stack.tcp_listen(address, backlog)? })
+        Ok(Listener { socket: stack.tcp_listen(address, backlog)?, stack: stack.clone() })
     }
 
     /// Waits for the next connection.
@@ -46,7 +48,7 @@ impl Listener {
     /// EAGAIN where it is not to wait or [`Listener::set_accept_timeout`] has come, EINTR, EINVAL after [`Listener::shutdown`].
     pub fn accept(&self) -> Result<(Stream, SocketAddr)> {
         let (socket, from) = self.socket.accept()?;
-        Ok((Stream::of(socket), from))
+        Ok((Stream::of(socket, &self.stack), from))
     }
 
     /// Accepts connection after connection.
@@ -60,7 +62,7 @@ impl Listener {
     ///
     /// None: it is a `Result` as std's is.
     pub fn try_clone(&self) -> Result<Listener> {
-        Ok(Listener { socket: Arc::clone(&self.socket) })
+        Ok(Listener { socket: Arc::clone(&self.socket), stack: self.stack.clone() })
     }
 
     /// Where it listens.

@@ -30,19 +30,14 @@ pub(super) struct Listeners {
 const TRIES: u32 = 1000;
 
 impl Listeners {
-    pub fn bind(
-        stack: &crate::Stack,
-        shards: &[Arc<Inner>],
-        address: SocketAddr,
-        backlog: u32,
-    ) -> Result<Listeners> {
+    pub fn bind(shards: &[Arc<Inner>], address: SocketAddr, backlog: u32) -> Result<Listeners> {
         let mut tries = if address.port() == 0 { TRIES } else { 1 };
         // Shared out, but for one that is to have any.
         let backlog = backlog.div_ceil(shards.len() as u32);
         let sockets: Box<[Socket]> = loop {
             let mut at = address;
             let one = |inner: &Arc<Inner>| {
-                let socket = listen_in(stack, inner, at, backlog)?;
+                let socket = listen_in(inner, at, backlog)?;
                 // The first one's choice is everybody's.
                 at = socket.addresses().local.unwrap_or(at);
                 Ok(socket)
@@ -76,7 +71,7 @@ impl Listeners {
             let accept = |shard: &mut Shard, id: Id, _| shard.inet_mut().tcp_accept(id);
             match socket.call(Op::Accept, Way::Read, true, accept) {
                 Ok((id, from)) => {
-                    let connection = Socket::of(socket.stack(), socket.inner(), id, false);
+                    let connection = Socket::of(socket.inner(), id, false);
                     return Ok(Some((Arc::new(connection), from)));
                 }
                 Err(error) if error.raw_os_error() == Errno::AGAIN.raw_os_error() => {}
@@ -113,10 +108,6 @@ impl Listening for Listeners {
 impl Endpoint for Listeners {
     fn common(&self) -> &Common {
         self.first().common()
-    }
-
-    fn stack(&self) -> &crate::Stack {
-        self.first().stack()
     }
 
     fn carrier(&self) -> Carrier {

@@ -5,7 +5,7 @@ use super::listeners::Listeners;
 use super::slot::writer;
 use crate::error::of;
 use crate::socket::{Common, Protocol, Way};
-use crate::stack::{Inner, Shard};
+use crate::stack::{Inner, Owner, Shard};
 use crate::zerocopy::{At, Lender, NotSent, Range, Small, Taken};
 use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_chain::notify::{Fate, Segment};
@@ -80,24 +80,23 @@ impl Protocol for Tcp {
 
 /// A listener at `address`.
 pub(crate) fn listen(
-    stack: &crate::Stack,
+    owner: &Owner,
     address: SocketAddr,
     backlog: u32,
 ) -> onecopy_socket::Result<Arc<dyn Listening>> {
-    match stack.own()?.shards() {
-        [only] => Ok(Arc::new(listen_in(stack, only, address, backlog)?)),
-        shards => Ok(Arc::new(Listeners::bind(stack, shards, address, backlog)?)),
+    match owner.shards() {
+        [only] => Ok(Arc::new(listen_in(only, address, backlog)?)),
+        shards => Ok(Arc::new(Listeners::bind(shards, address, backlog)?)),
     }
 }
 
 /// The same in one shard.
 pub(super) fn listen_in(
-    stack: &crate::Stack,
     inner: &Arc<Inner>,
     address: SocketAddr,
     backlog: u32,
 ) -> onecopy_socket::Result<Socket> {
-    let socket = Socket::open(stack, inner, true)?;
+    let socket = Socket::open(inner, true)?;
     let done = socket.with(|shard, id, _| {
         shard.inet_mut().tcp_bind(id, address, true)?;
         shard.inet_mut().tcp_listen(id, backlog)
@@ -109,31 +108,29 @@ pub(super) fn listen_in(
 
 /// A connection to `address` that is being made, from `local` if that is given.
 pub(crate) fn connect(
-    stack: &crate::Stack,
+    owner: &Owner,
     local: Option<SocketAddr>,
     address: SocketAddr,
 ) -> onecopy_socket::Result<Arc<dyn Connection>> {
-    let owner = stack.own()?;
     let shards = owner.shards();
     match local {
         // With both ends given it is whose these are.
         Some(local) if shards.len() > 1 && local.port() != 0 => {
             let whose = owner.first().with(|shard, _| shard.inet().tcp_whose(local, address));
             let whose = whose.map_err(|cause| of(Op::Connect, cause).about("address"))?;
-            connect_in(stack, &shards[whose], Some(local), address)
+            connect_in(&shards[whose], Some(local), address)
         }
-        _ => owner.try_in_turn(Errno::ADDRNOTAVAIL, |inner| connect_in(stack, inner, local, address)),
+        _ => owner.try_in_turn(Errno::ADDRNOTAVAIL, |inner| connect_in(inner, local, address)),
     }
 }
 
 /// The same in one shard.
 fn connect_in(
-    stack: &crate::Stack,
     inner: &Arc<Inner>,
     local: Option<SocketAddr>,
     address: SocketAddr,
 ) -> onecopy_socket::Result<Arc<dyn Connection>> {
-    let socket = Socket::open(stack, inner, false)?;
+    let socket = Socket::open(inner, false)?;
     let begun = socket.with(|shard, id, now| {
         let inet = shard.inet_mut();
         let sharded = inet.interface().share().is_some();
@@ -196,10 +193,6 @@ impl Endpoint for Socket {
         Socket::common(self)
     }
 
-    fn stack(&self) -> &crate::Stack {
-        Socket::stack(self)
-    }
-
     fn carrier(&self) -> Carrier {
         Carrier::Stack
     }
@@ -239,7 +232,7 @@ impl Listening for Socket {
     fn accept(&self) -> onecopy_socket::Result<(Arc<dyn Connection>, SocketAddr)> {
         let accept = |shard: &mut Shard, id: Id, _| shard.inet_mut().tcp_accept(id);
         let (id, from) = self.call(Op::Accept, Way::Read, false, accept)?;
-        Ok((Arc::new(Socket::of(Socket::stack(self), self.inner(), id, false)), from))
+        Ok((Arc::new(Socket::of(self.inner(), id, false)), from))
     }
 }
 

@@ -4,7 +4,6 @@
 //! once, above.
 
 use super::{Envelope, Message, Meta, Settings};
-use crate::Stack;
 use crate::socket::Common;
 use crate::zerocopy::{At, Lender, NotSent, Range, Small, Taken};
 use onecopy_chain::Chain;
@@ -21,7 +20,6 @@ use std::time::Duration;
 /// A socket of UDP.
 pub(crate) trait Endpoint: fmt::Debug + Send + Sync {
     fn common(&self) -> &Common;
-    fn stack(&self) -> &Stack;
     fn carrier(&self) -> Carrier;
 
     fn connect(&self, to: SocketAddr) -> Result<()>;

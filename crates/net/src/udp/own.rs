@@ -5,7 +5,7 @@ use super::send::{Limits, alike};
 use super::{Envelope, MAX_LEN, Message, Meta, Settings};
 use crate::error::{NO_PORT, of};
 use crate::socket::{Common, PIECE, Protocol, Way};
-use crate::stack::{Inner, Shard};
+use crate::stack::{Inner, Owner, Shard};
 use crate::zerocopy::{At, Lender, NotSent, Range, Small, Taken};
 use onecopy_chain::notify::Segment;
 use onecopy_chain::notify::zerocopy::Tell;
@@ -29,8 +29,7 @@ use std::time::Duration;
 type Socket = crate::socket::Socket<Udp>;
 
 /// A socket without an address. The port that it gets will be one of its shard's, so that has to have some left, if any has.
-pub(crate) fn open(stack: &crate::Stack) -> Result<Arc<dyn Endpoint>> {
-    let owner = stack.own()?;
+pub(crate) fn open(owner: &Owner) -> Result<Arc<dyn Endpoint>> {
     let inner = match owner.shards() {
         [only] => only,
         _ => {
@@ -40,13 +39,13 @@ pub(crate) fn open(stack: &crate::Stack) -> Result<Arc<dyn Endpoint>> {
             shards.find(left).or(next).unwrap_or(owner.first())
         }
     };
-    Ok(Arc::new(Socket::open(stack, inner, false)?))
+    Ok(Arc::new(Socket::open(inner, false)?))
 }
 
 /// A socket with an address, in the shard that all sockets of its port are in.
-pub(crate) fn bind(stack: &crate::Stack, address: SocketAddr, reuse: bool) -> Result<Arc<dyn Endpoint>> {
+pub(crate) fn bind(owner: &Owner, address: SocketAddr, reuse: bool) -> Result<Arc<dyn Endpoint>> {
     let bind_in = |inner: &Arc<Inner>| -> Result<Arc<dyn Endpoint>> {
-        let socket = Socket::open(stack, inner, false)?;
+        let socket = Socket::open(inner, false)?;
         let bound = socket.with(|shard, id, _| shard.inet_mut().udp_bind(id, address, reuse));
         bound.map_err(|cause| match (cause, address.port()) {
             (Cause::AddressInUse, 0) => Error::new(Op::Bind, Errno::ADDRINUSE).because(NO_PORT),
@@ -55,7 +54,6 @@ pub(crate) fn bind(stack: &crate::Stack, address: SocketAddr, reuse: bool) -> Re
         socket.named();
         Ok(Arc::new(socket))
     };
-    let owner = stack.own()?;
     match address.port() {
         0 => owner.try_in_turn(Errno::ADDRINUSE, bind_in),
         port => {
@@ -128,10 +126,6 @@ impl Protocol for Udp {
 impl Endpoint for Socket {
     fn common(&self) -> &Common {
         Socket::common(self)
-    }
-
-    fn stack(&self) -> &crate::Stack {
-        Socket::stack(self)
     }
 
     fn carrier(&self) -> Carrier {

@@ -19,6 +19,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Socket {
     pub(super) socket: Arc<dyn Endpoint>,
+    /// Behind the socket, which is closed before its stack ends.
+    stack: Stack,
 }
 
 impl Socket {
@@ -42,8 +44,7 @@ impl Socket {
     }
 
     fn bind_as(stack: &Stack, address: SocketAddr, reuse: bool) -> Result<Socket> {
-        let socket = stack.udp_bind(address, reuse)?;
-        Ok(Socket { socket })
+        Ok(Socket { socket: stack.udp_bind(address, reuse)?, stack: stack.clone() })
     }
 
     /// A socket without an address: it gets one with its first [`Socket::connect`] or send.
@@ -52,7 +53,7 @@ impl Socket {
     ///
     /// ENOBUFS.
     pub fn unbound(stack: &Stack) -> Result<Socket> {
-        Ok(Socket { socket: stack.udp_open()? })
+        Ok(Socket { socket: stack.udp_open()?, stack: stack.clone() })
     }
 
     /// Has it send to `to` where nothing else is said, and get what comes from there alone. It may be called again.
@@ -79,12 +80,12 @@ impl Socket {
     ///
     /// None: it is a `Result` as std's is.
     pub fn try_clone(&self) -> Result<Socket> {
-        Ok(Socket { socket: Arc::clone(&self.socket) })
+        Ok(Socket { socket: Arc::clone(&self.socket), stack: self.stack.clone() })
     }
 
     /// The stack that it is a socket of.
     pub fn stack(&self) -> &Stack {
-        self.socket.stack()
+        &self.stack
     }
 
     /// Its own address: 0.0.0.0 and port 0 while it has none.

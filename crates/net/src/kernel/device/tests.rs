@@ -9,8 +9,8 @@ use onecopy_testing::{LONG, begun, wait_asleep};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 
-/// A connection whose bytes belong in bound memory, and its peer. None where the kernel cannot do it.
-fn connection() -> Option<(Stream, TcpStream, Binding)> {
+/// A connection whose bytes belong in bound memory, its peer, and behind them its stack. None where the kernel cannot do it.
+fn connection() -> Option<(Stack, Stream, TcpStream, Binding)> {
     let skipped = |why: &dyn fmt::Display| eprintln!("skipped: {why}");
     let stack = Stack::builder().transport(Transport::Kernel).build().inspect_err(|why| skipped(why)).ok()?;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -29,9 +29,9 @@ fn connection() -> Option<(Stream, TcpStream, Binding)> {
     let shared = stack.kernel().unwrap().shared();
     let fd = OwnedFd::from(listener.accept().unwrap().0);
     let settings = crate::kernel::options::begin(&fd, shared.config.congestion).unwrap();
-    let stream = Stream::new(&stack, shared, fd, Phase::Open, false, settings);
+    let stream = Stream::new(shared, fd, Phase::Open, false, settings);
     stream.begin();
-    Some((stream, peer, binding))
+    Some((stack, stream, peer, binding))
 }
 
 fn patience(stream: &Stream) -> Patience {
@@ -55,7 +55,7 @@ fn taken(stream: &Stream, bytes: u64) {
 
 #[test]
 fn who_goes_to_wait_for_a_socket_that_the_ring_has_emptied_looks_again() {
-    let Some((stream, mut peer, binding)) = connection() else { return };
+    let Some((_stack, stream, mut peer, binding)) = connection() else { return };
     let landing = landing(&stream);
     let patience = patience(&stream);
     // Nothing is there.
@@ -72,7 +72,7 @@ fn who_goes_to_wait_for_a_socket_that_the_ring_has_emptied_looks_again() {
 
 #[test]
 fn nothing_is_thrown_away_looked_at_or_read_beside_an_unbinding() {
-    let Some((stream, mut peer, binding)) = connection() else { return };
+    let Some((_stack, stream, mut peer, binding)) = connection() else { return };
     let landing = landing(&stream);
     peer.write_all(b"first").unwrap();
     while stream.frags(1, 0, RecvFlags::DONTWAIT).unwrap_err().would_block() {}

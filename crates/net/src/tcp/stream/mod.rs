@@ -33,11 +33,13 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Stream {
     socket: Arc<dyn Connection>,
+    /// Behind the socket, which is closed before its stack ends.
+    stack: Stack,
 }
 
 impl Stream {
-    pub(in crate::tcp) fn of(socket: Arc<dyn Connection>) -> Stream {
-        Stream { socket }
+    pub(in crate::tcp) fn of(socket: Arc<dyn Connection>, stack: &Stack) -> Stream {
+        Stream { socket, stack: stack.clone() }
     }
 
     /// Connects to `address` from an address of `stack`, and waits until that is done.
@@ -94,7 +96,7 @@ impl Stream {
     }
 
     fn begin(stack: &Stack, local: Option<SocketAddr>, address: SocketAddr) -> Result<Stream> {
-        Ok(Stream { socket: stack.tcp_connect(local, address)? })
+        Ok(Stream::of(stack.tcp_connect(local, address)?, stack))
     }
 
     /// Waits until the connection that was begun is made.
@@ -382,12 +384,12 @@ impl Stream {
     ///
     /// None: it is a `Result` as std's is.
     pub fn try_clone(&self) -> Result<Stream> {
-        Ok(Stream { socket: Arc::clone(&self.socket) })
+        Ok(Stream::of(Arc::clone(&self.socket), &self.stack))
     }
 
     /// The stack that it is a socket of.
     pub fn stack(&self) -> &Stack {
-        self.socket.stack()
+        &self.stack
     }
 
     /// Which way the bytes take: the stack or the kernel, both ways. (Behind a stack's link the kernel may copy them, and does behind its own

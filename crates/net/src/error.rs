@@ -52,6 +52,18 @@ impl Cause for udp::Error {
     }
 }
 
+/// That bytes which the CPU cannot read are next: what a receive into a buffer says.
+pub(crate) fn unreadable() -> Error {
+    of(Op::Recv, tcp::Error::DeviceMemory)
+}
+
+/// There are bytes, and no room for a fragment.
+pub(crate) fn too_small() -> Error {
+    Error::new(Op::Recv, Errno::from_raw_os_error(TOO_SMALL))
+        .about("most")
+        .because("there is no room for a fragment; take one at least")
+}
+
 /// The error of a send without a copy that was refused.
 pub(crate) fn refused(op: Op, why: Refused) -> Error {
     let error = Error::new(op, Errno::from_raw_os_error(why.errno()));
@@ -76,6 +88,9 @@ const NO_HOST: &str = "no such host answers there; is its address right, and its
 const NO_PAGE: &str = "the stack has no page left; let other sockets send what they hold first";
 const NO_SOCKET: &str = "the stack has as many sockets as it may have; close some first";
 const NO_PEER: &str = "there is no peer; connect first";
+/// ETOOSMALL, which has a number only inside of the kernel (include/linux/errno.h).
+const TOO_SMALL: i32 = 525;
+
 pub(crate) const SILENT: &str =
     "the peer does not answer; is it there, and does a firewall drop the packets?";
 

@@ -214,7 +214,13 @@ impl<P: Protocol> Socket<P> {
     pub fn tokens_or_new(&self) -> &Arc<Tokens> {
         self.tokens.get_or_init(|| {
             let hunger = self.with(|shard, _, _| shard.rx_mut().0.hunger());
-            Arc::new(Tokens::new(&self.inner, hunger))
+            let inner = Arc::clone(&self.inner);
+            // The stack is told only where a window waits for them.
+            Arc::new(Tokens::new(move || {
+                if hunger.feeds() {
+                    inner.with(|_, _| ());
+                }
+            }))
         })
     }
 

@@ -1,8 +1,6 @@
 //! Fragments that a program has, by number.
 
 use super::frags::{Frag, TokenRange};
-use super::rx::Hunger;
-use crate::stack::Inner;
 use onecopy_chain::Fragment;
 use onecopy_pool::provider::CopyError;
 use onecopy_sync::Mutex;
@@ -17,9 +15,8 @@ const MOST: usize = 1024;
 /// for 500 years of a thousand million a second; the kernel's have 31 bits, and come again): one that is returned twice is nobody's.
 pub(crate) struct Tokens {
     state: Mutex<State>,
-    hunger: Arc<Hunger>,
-    /// The stack that is told then; none of the program's own where the kernel carries the bytes, and nobody asks.
-    inner: Option<Arc<Inner>>,
+    /// Called when pages have come home, without the lock.
+    freed: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Debug, Default)]
@@ -47,13 +44,9 @@ impl Hasher for InOrder {
 }
 
 impl Tokens {
-    pub fn new(inner: &Arc<Inner>, hunger: Arc<Hunger>) -> Tokens {
-        Tokens { state: Mutex::default(), hunger, inner: Some(Arc::clone(inner)) }
-    }
-
-    /// Of a connection that the kernel carries.
-    pub fn of_kernel() -> Tokens {
-        Tokens { state: Mutex::default(), hunger: Arc::default(), inner: None }
+    /// None yet; `freed` is called when pages have come home.
+    pub fn new(freed: impl Fn() + Send + Sync + 'static) -> Tokens {
+        Tokens { state: Mutex::default(), freed: Box::new(freed) }
     }
 
     /// Gives out a token for each fragment; without one (0) where the socket is closed.
@@ -119,14 +112,12 @@ impl Tokens {
         self.state.lock().held.len()
     }
 
-    /// Sends pages home: through their pool's return ring, without a call, unless a window waits for them.
+    /// Sends pages home, through their pool's return ring.
     fn home(&self, freed: Vec<Fragment>) -> usize {
         let count = freed.len();
         drop(freed);
-        if count > 0
-            && let Some(inner) = self.inner.as_ref().filter(|_| self.hunger.feeds())
-        {
-            inner.with(|_, _| ());
+        if count > 0 {
+            (self.freed)();
         }
         count
     }

@@ -10,6 +10,7 @@ use super::socket::{Attempt, Stream};
 use super::source::Source;
 use super::wait::{Patience, explained, here};
 use crate::devmem::{Event, Frag, Frags, Tokens};
+use crate::error::{too_small, unreadable};
 use crate::socket::Way;
 use crate::tcp::{self, Endpoint, Options, Taking};
 use crate::view::View;
@@ -303,7 +304,7 @@ impl Stream {
         loop {
             let (landing, queue) = match self.next(&patience)? {
                 Next::End => return Ok(Frags::of_none(0)),
-                Next::Host if most == 0 && !throws => return Err(tcp::too_small()),
+                Next::Host if most == 0 && !throws => return Err(too_small()),
                 Next::Host => return self.linear(n, peeks, throws, dont_wait),
                 Next::Device(landing, queue) => (landing, queue),
             };
@@ -322,7 +323,7 @@ impl Stream {
             if most == 0 || peeks {
                 match landing.while_bound(|| look(&self.connection().fd)) {
                     Ok(0) => self.ended(),
-                    Ok(_) if most == 0 => return Err(tcp::too_small()),
+                    Ok(_) if most == 0 => return Err(too_small()),
                     Ok(_) => {
                         return Err(Error::new(Op::Recv, Errno::OPNOTSUPP).about("flags").because(
                             "the kernel puts nothing into a device's memory that it keeps; receive without PEEK",
@@ -369,7 +370,7 @@ impl Stream {
         while let Next::Device(landing, _) = self.next(patience)? {
             match landing.while_bound(|| look(&self.connection().fd)) {
                 Ok(0) => self.ended(),
-                Ok(_) => return Err(crate::tcp::Stream::unreadable()),
+                Ok(_) => return Err(unreadable()),
                 Err(why) => self.not_read(why, patience)?,
             }
         }
@@ -419,7 +420,8 @@ impl Stream {
     }
 
     fn tokens_or_new(&self) -> &Arc<Tokens> {
-        self.tokens.get_or_init(|| Arc::new(Tokens::of_kernel()))
+        // Nobody waits for pages: they come home without a word.
+        self.tokens.get_or_init(|| Arc::new(Tokens::new(|| ())))
     }
 
     fn linear(&self, n: usize, peeks: bool, throws: bool, dont_wait: bool) -> Result<Frags> {

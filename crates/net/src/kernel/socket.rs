@@ -353,14 +353,8 @@ impl tcp::Connection for Stream {
         Ok(())
     }
 
-    fn on_stack(&self) -> Result<&tcp::socket::Socket> {
-        Err(Error::new(Op::Send, Errno::OPNOTSUPP).because(
-            "the kernel carries its bytes, and has device memory by calls of its own (docs/devmem.md); build a stack with a link",
-        ))
-    }
-
-    fn recv_frags(&self, n: usize, most: usize, flags: RecvFlags) -> Option<Result<Frags>> {
-        Some(self.frags(n, most, flags))
+    fn recv_frags(&self, n: usize, most: usize, flags: RecvFlags) -> Result<Frags> {
+        self.frags(n, most, flags)
     }
 
     fn tokens(&self) -> Option<&Arc<Tokens>> {

@@ -23,7 +23,7 @@ mod wait;
 
 pub use builder::{BuildError, Builder, Driver};
 pub(crate) use shard::{Shard, Waiter};
-pub(crate) use wait::{Gone, Learnt, Patience, poll_until};
+pub(crate) use wait::{Gone, Learnt, Patience};
 
 use crate::kernel::{self, Kernel};
 use crate::tcp::{Connection, Listening};

@@ -4,6 +4,7 @@ use super::Inner;
 use super::inbox::Mesh;
 use super::lock::Locked;
 use super::shard::{Asleep, Interest, Leader, Shard, Waiter};
+use crate::zerocopy::Drives;
 use onecopy_inet::stack::slab::Id;
 use onecopy_socket::Wait;
 use onecopy_sync::Mutex;
@@ -362,36 +363,33 @@ impl Drop for Leads<'_> {
     }
 }
 
-/// Calls `poll` until it is ready, driving the stack meanwhile if nobody else does, at most for `limit`; none: that has come. A signal
-/// does not end it.
-pub(crate) fn poll_until<R>(
-    inner: &Arc<Inner>,
-    id: Id,
-    wait: Wait,
-    limit: Option<Duration>,
-    mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>,
-) -> Option<R> {
-    let began = Instant::now();
-    // One of its own: the socket's is told of what happens to the socket.
-    let waiter = Arc::new(Waiter::new(id));
-    let waker = Waker::from(Arc::new(Tells { inner: Arc::downgrade(inner), waiter: Arc::clone(&waiter) }));
-    let (learnt, mut context) = (Learnt::default(), Context::from_waker(&waker));
-    loop {
-        let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-        let patience = Patience { wait, none: false, limit: left, eager: true };
-        let done = inner.wait(&waiter, patience, &learnt, |_, _| match poll(&mut context) {
-            Poll::Ready(done) => Some(done),
-            Poll::Pending => None,
-        });
-        match done {
-            Ok(done) => return Some(done),
-            Err(Gone::Late) => return None,
-            Err(Gone::Signal) => {}
+impl Drives for Inner {
+    fn poll_until(
+        self: Arc<Self>,
+        id: Id,
+        wait: Wait,
+        limit: Option<Duration>,
+        poll: &mut dyn FnMut(&mut Context<'_>) -> Poll<()>,
+    ) -> bool {
+        let began = Instant::now();
+        // One of its own: the socket's is told of what happens to the socket.
+        let waiter = Arc::new(Waiter::new(id));
+        let waker =
+            Waker::from(Arc::new(Tells { inner: Arc::downgrade(&self), waiter: Arc::clone(&waiter) }));
+        let (learnt, mut context) = (Learnt::default(), Context::from_waker(&waker));
+        loop {
+            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+            let patience = Patience { wait, none: false, limit: left, eager: true };
+            match self.wait(&waiter, patience, &learnt, |_, _| poll(&mut context).is_ready().then_some(())) {
+                Ok(()) => return true,
+                Err(Gone::Late) => return false,
+                Err(Gone::Signal) => {}
+            }
         }
     }
 }
 
-/// Tells a thread that waits in [`poll_until`].
+/// Tells a thread that waits in [`Drives::poll_until`].
 struct Tells {
     inner: Weak<Inner>,
     waiter: Arc<Waiter>,

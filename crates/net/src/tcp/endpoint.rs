@@ -81,20 +81,11 @@ pub(crate) trait Connection: Endpoint {
     fn wait_notice(&self, limit: Option<Duration>) -> Result<Option<Range>>;
     /// Which such sends are copied all the same.
     fn set_small(&self, small: Option<Small>) -> Result<()>;
-    /// The socket, where it is one of a stack of the program's own.
-    ///
-    /// # Errors
-    ///
-    /// EOPNOTSUPP where it is the kernel's.
-    fn on_stack(&self) -> Result<&super::socket::Socket>;
     /// Pages for `len` bytes, to be filled and sent.
     fn pages(&self, len: usize) -> Result<Vec<Page>>;
 
-    /// Receives as [`Stream::recv_frags_with_flags`](super::Stream::recv_frags_with_flags) does; None where that is done above, of what a stack of the
-    /// program's own has.
-    fn recv_frags(&self, _n: usize, _most: usize, _flags: RecvFlags) -> Option<Result<Frags>> {
-        None
-    }
+    /// Receives as [`Stream::recv_frags_with_flags`](super::Stream::recv_frags_with_flags) does.
+    fn recv_frags(&self, n: usize, most: usize, flags: RecvFlags) -> Result<Frags>;
     /// Fragments of a device's memory that its program has, if it ever had some.
     fn tokens(&self) -> Option<&Arc<Tokens>>;
 

@@ -3,6 +3,7 @@
 use super::endpoint::{Connection, Endpoint, Listening, Taking};
 use super::listeners::Listeners;
 use super::slot::writer;
+use crate::devmem::{Frags, Tokens};
 use crate::error::of;
 use crate::socket::{Common, Protocol, Way};
 use crate::stack::{Inner, Owner, Shard};
@@ -17,7 +18,7 @@ use onecopy_inet::tcp as inet;
 use onecopy_inet::tcp::{Error, Info, Readiness, Received, Settings, Side, State};
 use onecopy_pool::{Page, Pages};
 use onecopy_socket::registry::{self, Type};
-use onecopy_socket::{Carrier, Op, SendFlags};
+use onecopy_socket::{Carrier, Op, RecvFlags, SendFlags};
 use rustix::io::Errno;
 use std::fmt;
 use std::net::{Shutdown, SocketAddr};
@@ -328,12 +329,12 @@ impl Connection for Socket {
         Socket::set_small(self, small)
     }
 
-    fn tokens(&self) -> Option<&Arc<crate::devmem::Tokens>> {
+    fn tokens(&self) -> Option<&Arc<Tokens>> {
         Socket::tokens(self)
     }
 
-    fn on_stack(&self) -> onecopy_socket::Result<&Socket> {
-        Ok(self)
+    fn recv_frags(&self, n: usize, most: usize, flags: RecvFlags) -> onecopy_socket::Result<Frags> {
+        self.frags(n, most, flags)
     }
 
     fn pages(&self, len: usize) -> onecopy_socket::Result<Vec<Page>> {

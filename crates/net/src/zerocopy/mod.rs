@@ -20,7 +20,7 @@ pub(crate) use lender::{Lender, Takes};
 pub use onecopy_chain::notify::zerocopy::{Allowance, Counts, Small};
 pub use onecopy_chain::notify::{How, Range};
 pub(crate) use send::{Taken, leave_unfinished, lend};
-pub(crate) use sent::At;
+pub(crate) use sent::{At, Drives};
 pub use sent::{NotSent, Numbered, Sent};
 
 /// The methods of `$Socket`, whose field `socket` is a [`Socket`](crate::socket::Socket), for notices and settings of sends without a copy.

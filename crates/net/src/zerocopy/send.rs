@@ -1,8 +1,8 @@
 //! How such a send is made, on a socket of any protocol.
 
-use super::{At, Lender, NotSent, Numbered, Range, Sent, Small, Takes};
+use super::{At, Drives, Lender, NotSent, Numbered, Range, Sent, Small, Takes};
 use crate::socket::{Common, Protocol, Socket, Way};
-use crate::stack::{Shard, poll_until};
+use crate::stack::Shard;
 use onecopy_chain::notify::zerocopy::{Begun, Tell};
 use onecopy_chain::notify::{self, Segment};
 use onecopy_chain::{Chain, Checksum, Writer};
@@ -92,7 +92,11 @@ impl<P: Protocol> Socket<P> {
 
     pub fn wait_notice(&self, limit: Option<Duration>) -> Result<Option<Range>> {
         let (lender, wait) = (self.lender_made()?, self.settings().wait());
-        Ok(poll_until(self.inner(), self.id(), wait, limit, |context| lender.poll_notice(context)))
+        let (inner, mut notice) = (Arc::clone(self.inner()), None);
+        inner.poll_until(self.id(), wait, limit, &mut |context| {
+            lender.poll_notice(context).map(|range| notice = Some(range))
+        });
+        Ok(notice)
     }
 
     pub fn set_small(&self, small: Option<Small>) -> Result<()> {
@@ -102,7 +106,8 @@ impl<P: Protocol> Socket<P> {
 
     /// Who brings its sends to their end.
     pub fn at(&self) -> At {
-        At::Stack { inner: Arc::downgrade(self.inner()), id: self.id(), wait: self.settings().wait() }
+        let inner = Arc::downgrade(self.inner());
+        At::Stack { drives: inner, id: self.id(), wait: self.settings().wait() }
     }
 
     /// Sends `chain` by `give`, which takes bytes from the front of what it gets, and says that it would block as long as it is to be called

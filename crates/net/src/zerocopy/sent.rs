@@ -1,6 +1,5 @@
 //! What comes of a send without a copy.
 
-use crate::stack::{Inner, poll_until};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::{self, How};
 use onecopy_inet::stack::slab::Id;
@@ -8,7 +7,7 @@ use onecopy_socket::{Error, Wait};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -31,11 +30,24 @@ pub struct Sent {
     at: At,
 }
 
+/// What is driven by whoever waits for something of it.
+pub(crate) trait Drives: Send + Sync {
+    /// Calls `poll`, of socket `id`, until it is ready, driving meanwhile if nobody else does, at most for `limit`. Whether it was ready before
+    /// that had come. A signal does not end it.
+    fn poll_until(
+        self: Arc<Self>,
+        id: Id,
+        wait: Wait,
+        limit: Option<Duration>,
+        poll: &mut dyn FnMut(&mut Context<'_>) -> Poll<()>,
+    ) -> bool;
+}
+
 /// Who brings it to its end.
 #[derive(Clone)]
 pub(crate) enum At {
     /// Whoever drives a stack of the program's own: who waits does.
-    Stack { inner: Weak<Inner>, id: Id, wait: Wait },
+    Stack { drives: Weak<dyn Drives>, id: Id, wait: Wait },
     /// The thread of the kernel's ring.
     Ring,
 }
@@ -96,10 +108,12 @@ impl Sent {
     }
 
     fn wait_at_most(mut self, limit: Option<Duration>) -> Result<(Chain, How), Sent> {
-        if let At::Stack { inner, id, wait } = self.at.clone()
-            && let Some(inner) = inner.upgrade()
+        if let At::Stack { drives, id, wait } = self.at.clone()
+            && let Some(drives) = drives.upgrade()
         {
-            let done = poll_until(&inner, id, wait, limit, |context| self.look(context));
+            let mut done = None;
+            drives
+                .poll_until(id, wait, limit, &mut |context| self.look(context).map(|back| done = Some(back)));
             return done.ok_or(self);
         }
         // Somebody else brings it to its end; where the stack is gone, it is over, since all that it held was dropped.

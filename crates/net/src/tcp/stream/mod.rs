@@ -6,10 +6,8 @@ mod options;
 mod traits;
 mod zerocopy;
 
-pub(crate) use frags::too_small;
-
 use crate::Stack;
-use crate::error::of;
+use crate::error::{of, unreadable};
 use crate::socket::{PIECE, Way, checked};
 use crate::tcp::Info;
 use crate::tcp::endpoint::{Connection, Options, Taking};
@@ -264,7 +262,7 @@ impl Stream {
                 Ok(Some(data)) => {
                     let end = done + data.payload().len();
                     let copied = copy_out(&data, &mut buffer[done..end], self.socket.counters());
-                    done += copied.ok_or_else(Stream::unreadable)?;
+                    done += copied.ok_or_else(unreadable)?;
                 }
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error),
@@ -287,7 +285,7 @@ impl Stream {
         if flags.contains(RecvFlags::TRUNC) {
             return Ok(len);
         }
-        copy_out(&data, &mut buffer[..len], self.socket.counters()).ok_or_else(Stream::unreadable)
+        copy_out(&data, &mut buffer[..len], self.socket.counters()).ok_or_else(unreadable)
     }
 
     /// Copies what is there without taking it (MSG_PEEK).

@@ -21,29 +21,35 @@
 //! again if need be, until the peer has acknowledged it. What arrives lies in pages where the link put it; `recv` copies it out,
 //! [`tcp::Stream::recv_borrowed`] does not.
 //!
+//! From the top down; each module uses only those below it:
+//!
 //! | module | what |
 //! |---|---|
-//! | `stack` | [`Stack`]: what it is made of, the lock around it, who drives it, who waits |
-//! | `port` | [`Port`]: a link that a thread can sleep on |
-//! | `bell` | a socket's descriptor for poll(2): a pair of sockets that mirrors what it is ready for |
-//! | `sealed` | [`Sealed`]: memory that nobody can change, sent from where it lies |
-//! | `socket`, `options` | what sockets of all protocols have: how calls wait, what is set and counted |
-//! | [`kernel`] | the kernel's own TCP as a transport of the same sockets, through io_uring |
-//! | `view` | received bytes, where they lie |
-//! | [`zerocopy`] | sends whose buffer comes back |
-//! | [`devmem`] | payload of TCP in a device's memory |
 //! | [`tcp`] | streams and listeners |
 //! | [`udp`] | datagrams |
+//! | [`devmem`] | payload of TCP in a device's memory: what is bound |
+//! | `stack` | [`Stack`] and [`Builder`]: who carries the bytes |
+//! | `own` | a stack of the program's own: the lock around it, who drives it, who waits |
+//! | [`kernel`] | the kernel's own TCP and UDP as a transport of the same sockets, through io_uring |
+//! | `options` | what is set of sockets of all protocols |
+//! | `carrier` | the seam: what `own` and `kernel` do for sockets, and what sockets have on either |
+//! | [`zerocopy`] | sends whose buffer comes back |
+//! | `view` | received bytes, where they lie |
+//! | `bell` | a socket's descriptor for poll(2): a pair of sockets that mirrors what it is ready for |
+//! | `port` | [`Port`]: a link that a thread can sleep on |
+//! | `sealed` | [`Sealed`]: memory that nobody can change, sent from where it lies |
+//! | `error` | what errors are called, and what to do about them |
 #![forbid(unsafe_code)]
 
 mod bell;
+mod carrier;
 pub mod devmem;
 mod error;
 pub mod kernel;
 mod options;
+mod own;
 mod port;
 mod sealed;
-mod socket;
 mod stack;
 pub mod tcp;
 pub mod udp;

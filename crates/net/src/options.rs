@@ -1,6 +1,6 @@
 //! What a program sets of any socket.
 
-/// The methods of `$Socket`, whose field `socket` is a [`Socket`](crate::socket::Socket), that those of all protocols have.
+/// The methods of `$Socket`, whose field `socket` is what a carrier gives, that those of all protocols have.
 macro_rules! socket_options {
     ($Socket:ty) => {
         impl $Socket {
@@ -82,7 +82,7 @@ macro_rules! socket_options {
             ///
             /// EINVAL for no time at all.
             pub fn set_read_timeout(&self, limit: Option<std::time::Duration>) -> onecopy_socket::Result<()> {
-                crate::socket::checked(limit)?;
+                crate::carrier::checked(limit)?;
                 self.socket.settings().set_read_timeout(limit);
                 Ok(())
             }
@@ -105,7 +105,7 @@ macro_rules! socket_options {
                 &self,
                 limit: Option<std::time::Duration>,
             ) -> onecopy_socket::Result<()> {
-                crate::socket::checked(limit)?;
+                crate::carrier::checked(limit)?;
                 self.socket.settings().set_write_timeout(limit);
                 Ok(())
             }

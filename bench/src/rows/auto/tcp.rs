@@ -1,7 +1,7 @@
 //! `reference-or-copy/tcp`: the same send on our TCP, told to copy, told to lend, and left to what was measured on this machine.
 //!
 //! The connection is that of `zc`'s `stack/...`: two stacks on this thread, in virtual time. What a socket does to send without a copy
-//! is done here as it does it (`crates/net/src/tcp/socket.rs: fn lend`), and the choice is the account's own.
+//! is done here as it does it (`crates/net/src/own/tcp.rs: fn lend`), and the choice is the account's own.
 
 use std::time::Instant;
 

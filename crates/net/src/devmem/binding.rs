@@ -1,8 +1,10 @@
 //! Memory that is bound to receive queues, and the queues.
 
 use super::path::{Path, Why};
+use crate::carrier::Event;
 use crate::kernel;
-use crate::stack::{Inner, Shard, Stack};
+use crate::own::{Inner, Shard};
+use crate::stack::Stack;
 use onecopy_inet::stack::RoomStats;
 use onecopy_link::Registered;
 use onecopy_link::rx::{BadQueue, QueueStats, Queues, Rule};
@@ -29,17 +31,6 @@ pub struct Binding {
 pub(super) enum Of {
     Own(Arc<Inner>),
     Kernel(Arc<kernel::Devices>),
-}
-
-/// Something has happened to a binding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Too little of the memory is free: a peer may send no whole segment. Give tokens back.
-    Starved,
-    /// A packet was dropped for want of a page. The peer sends it again.
-    Dropped,
-    /// All peers may send again.
-    Fed,
 }
 
 impl Binding {

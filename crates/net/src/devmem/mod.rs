@@ -48,16 +48,10 @@
 //! ```
 
 mod binding;
-mod frags;
 mod path;
-mod rx;
-mod tokens;
 mod tx;
 
-pub use binding::{Binding, Event};
-pub use frags::{Frag, Frags, Piece, Token, TokenRange};
+pub use crate::carrier::{Event, Frag, Frags, Hold, Piece, Token, TokenRange};
+pub use binding::Binding;
 pub use path::{Path, Why};
-pub(crate) use rx::Rx;
-pub use tokens::Hold;
-pub(crate) use tokens::Tokens;
 pub use tx::{TxBinding, TxRange};

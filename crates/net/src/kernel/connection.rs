@@ -9,7 +9,7 @@ use super::socket::addresses;
 use super::source::Sources;
 use super::wait::Waiters;
 use crate::bell::Bell;
-use crate::socket::Common;
+use crate::carrier::Common;
 use onecopy_chain::notify::zerocopy::HoldWakers;
 use onecopy_chain::notify::{Fate, Segment, SegmentQueue};
 use onecopy_chain::{Chain, Fragment};

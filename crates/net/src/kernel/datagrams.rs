@@ -9,13 +9,14 @@ use super::options;
 use super::outbox::{Answer, MAX_PARTS, Outbox};
 use super::socket::{TAKES, addresses, family, made};
 use super::wait::{explained, here};
-use crate::socket::{Common, PIECE, Way};
-use crate::udp::{Endpoint, Envelope, Limits, MAX_LEN, Message, Meta, Settings, alike};
-use crate::zerocopy::{self, At, Lender, NotSent, Range, Small, Taken};
+use crate::carrier::udp::Endpoint;
+use crate::carrier::{Common, Limits, Message, Meta, PIECE, Taken, Way, alike, lend};
+use crate::zerocopy::{At, Lender, NotSent, Range, Small};
 use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, Kind, Writer};
 use onecopy_inet::stack::Bound;
+use onecopy_inet::udp::{Envelope, MAX_LEN, Settings};
 use onecopy_pool::Pages;
 use onecopy_socket::registry::{Protocol, Row, Type};
 use onecopy_socket::{Carrier, Error, Op, Reader, RecvFlags, Result, SendFlags, Wait};
@@ -497,7 +498,7 @@ impl Endpoint for Datagrams {
             let pool = self.shared.pool.reservoir(1);
             lender.begin(TAKES, chain, tell, &Writer::new(&pool), self.shared.now())
         };
-        zerocopy::lend(self.lender_made(), &self.common, chain, dont_wait, begin, |begun, taken| {
+        lend(self.lender_made(), &self.common, chain, dont_wait, begin, |begun, taken| {
             let sent = self.send_whole(&mut begun.data, envelope, dont_wait);
             *taken = sent.map_err(|errno| explained(Op::Send, errno))?;
             self.common.referenced(*taken);

@@ -3,7 +3,7 @@
 use super::engine::{Attended, Shared, Turn, Wanting};
 use super::wait::Waiters;
 use crate::bell::Bell;
-use crate::socket::Common;
+use crate::carrier::Common;
 use onecopy_inet::tcp::{Readiness, State};
 use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_uring::{Event, Key, Ring};

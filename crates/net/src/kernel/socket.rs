@@ -7,16 +7,15 @@ use super::options;
 use super::source::Sources;
 use super::wait::{Patience, explained, here};
 use crate::bell::Bell;
-use crate::devmem::{Frags, Tokens};
-use crate::socket::{Common, Way};
-use crate::tcp::{self, Endpoint, Info, Options, Settings};
-use crate::zerocopy::{self, At, Lender, NotSent, Range, Small, Takes};
+use crate::carrier::tcp::{self, Endpoint, Options};
+use crate::carrier::{Common, Frags, Taken, Tokens, Way, lend};
+use crate::zerocopy::{At, Lender, NotSent, Range, Small, Takes};
 use onecopy_chain::notify::Segment;
 use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_chain::{Chain, ChainError, Writer};
 use onecopy_copy::Hint;
 use onecopy_inet::stack::Bound;
-use onecopy_inet::tcp::State;
+use onecopy_inet::tcp::{Info, Settings, State};
 use onecopy_pool::{Page, Pages};
 use onecopy_socket::registry::{Protocol, Row, Type};
 use onecopy_socket::{Carrier, Error, Op, Reader, RecvFlags, Result, SendFlags};
@@ -300,12 +299,7 @@ impl tcp::Connection for Stream {
         )
     }
 
-    fn lend(
-        &self,
-        chain: Chain,
-        tell: Tell,
-        flags: SendFlags,
-    ) -> std::result::Result<zerocopy::Taken, NotSent> {
+    fn lend(&self, chain: Chain, tell: Tell, flags: SendFlags) -> std::result::Result<Taken, NotSent> {
         let shared = self.connection.shared();
         let dont_wait = flags.contains(SendFlags::DONTWAIT);
         // It copies nothing by itself: the ring has the kernel copy what is small.
@@ -314,7 +308,7 @@ impl tcp::Connection for Stream {
             let takes = Takes { unreadable: self.sources(&chain).is_some(), ..TAKES };
             lender.begin(takes, chain, tell, &Writer::new(&pool), shared.now())
         };
-        zerocopy::lend(self.lender_made(), self.common(), chain, dont_wait, begin, |begun, taken| {
+        lend(self.lender_made(), self.common(), chain, dont_wait, begin, |begun, taken| {
             if begun.data.payload().is_empty() {
                 return Ok(());
             }

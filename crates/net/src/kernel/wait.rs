@@ -1,7 +1,8 @@
 //! How calls wait, and what they say when they fail.
 
 use super::engine::Shared;
-use crate::socket::{Common, Way};
+use crate::carrier::{Common, Way};
+use crate::error::SILENT;
 use onecopy_socket::{Error, Op, Result, Wait};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sync::atomic::spin_loop;
@@ -149,7 +150,7 @@ pub(super) fn explained(op: Op, errno: Errno) -> Error {
             "ports below 1024 take CAP_NET_BIND_SERVICE (net.ipv4.ip_unprivileged_port_start); choose another"
         }
         (_, Errno::CONNREFUSED) => "nobody listens at that port; start the server",
-        (_, Errno::TIMEDOUT) => crate::error::SILENT,
+        (_, Errno::TIMEDOUT) => SILENT,
         (_, Errno::NETUNREACH) => "no route leads there; look at `ip route get`",
         (_, Errno::HOSTUNREACH) => "no such host answers there; is its address right, and its interface up?",
         (_, Errno::CONNRESET) => "the peer ended the connection at once; connect again",

@@ -1,43 +1,23 @@
 //! How a stack comes to be.
 
-use super::inbox::Mesh;
-use super::pages::SendPages;
-use super::runner::Sleep;
-use super::{Engine, Inner, Owner, Shard, Stack};
-use crate::kernel::{self, Failed, Kernel};
+use super::handle::Stack;
+use crate::kernel::{self, Kernel};
+use crate::own::{self, Driver, Owner, Setup};
 use crate::port::Port;
-use onecopy_chain::notify::zerocopy::{Account, Allowance};
+use onecopy_chain::notify::zerocopy::Allowance;
 use onecopy_inet::ip::{BadConfig, Cidr};
 use onecopy_inet::key::Seed;
-use onecopy_inet::shard::Share;
-use onecopy_inet::stack::Config;
 use onecopy_inet::wire::Mac;
-use onecopy_inet::{ip, stack, tcp, udp};
+use onecopy_inet::{tcp, udp};
 use onecopy_link::Tap;
 use onecopy_link::tap::{TapConfig, TapError};
 use onecopy_pool::OpenError;
 use onecopy_socket::{Transport, Wait};
-use onecopy_sync::Mutex;
-use onecopy_sync::atomic::AtomicU32;
-use onecopy_sys::eventfd::EventFd;
-use onecopy_sys::signal;
 use onecopy_uring::Refused;
 use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
-
-/// Who drives a stack while no thread waits for a socket of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Driver {
-    /// A thread of the stack's own, which sleeps while nothing happens.
-    #[default]
-    Thread,
-    /// The program, by [`Stack::drive`], which [`Stack::poll_fd`] says when to call; and each of its calls that waits, as long as it does.
-    Caller,
-}
+use std::time::Duration;
 
 enum Where {
     Tap(TapConfig),
@@ -64,8 +44,15 @@ pub struct Builder {
     zerocopy: Allowance,
 }
 
+impl Stack {
+    /// How a stack is to be.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+}
+
 impl Builder {
-    pub(super) fn new() -> Builder {
+    fn new() -> Builder {
         Builder {
             link: None,
             mtu: None,
@@ -273,104 +260,22 @@ impl Builder {
                 }
             }
         };
-        let count = ports.len();
-        if count > usize::from(Share::MOST) {
-            return Err(BuildError::Shards("a stack has at most 64 shards"));
-        }
-        if count > 1 && self.driver == Driver::Caller {
-            return Err(BuildError::Shards(
-                "shards are driven by threads of their own, each at any time: take Driver::Thread, or build a stack for each thread",
-            ));
-        }
-        let alike = |port: &dyn Port| (port.capabilities().medium, port.capabilities().mtu);
-        if ports.iter().any(|port| alike(&**port) != alike(&*ports[0])) {
-            return Err(BuildError::Shards("the links of a stack's shards have to be of one kind and MTU"));
-        }
-        let seed = match self.seed {
-            Some(seed) => seed,
-            None => random().map_err(BuildError::System)?,
+        let setup = Setup {
+            ports,
+            addresses,
+            gateways: self.gateways,
+            mac: self.mac,
+            seed: self.seed,
+            driver: self.driver,
+            wait: self.wait,
+            linger: self.linger,
+            pages: self.pages,
+            tcp: self.tcp,
+            udp: self.udp,
+            zerocopy: self.zerocopy,
         };
-        let mac = match self.mac {
-            Some(mac) => mac,
-            // One of its own for each stack (the second bit says that nobody sold it).
-            None => {
-                let chance: [u8; 16] = random().map_err(BuildError::System)?;
-                Mac([2, chance[0], chance[1], chance[2], chance[3], chance[4]])
-            }
-        };
-        let meshes = match count {
-            1 => vec![None],
-            _ => Mesh::new(count).map_err(BuildError::System)?.into_iter().map(Some).collect(),
-        };
-        let (begun, account) = (Instant::now(), Account::new(self.zerocopy));
-        let mut shards = Vec::new();
-        for ((me, port), mesh) in ports.into_iter().enumerate().zip(meshes) {
-            let mut ip = ip::Config::new(port.capabilities(), mac, &addresses, seed);
-            for gateway in &self.gateways {
-                ip = ip.gateway(*gateway);
-            }
-            // (Of one there is none.)
-            ip.share = mesh.as_ref().and_then(|_| Share::new(me as u16, count as u16, &seed));
-            let mut config = Config::new(ip, seed);
-            (config.tcp, config.udp) = (self.tcp.clone(), self.udp.clone());
-            share_out(&mut config, count);
-            let inet = stack::Stack::new(config).map_err(BuildError::Config)?;
-            let pages = self.pages.div_ceil(count as u32).max(1);
-            let pages = SendPages::new(pages).map_err(BuildError::Pages)?;
-            let link = port.as_fd().try_clone_to_owned();
-            let link = link.map_err(|error| BuildError::System(errno(&error)))?;
-            let sleep = match self.driver {
-                Driver::Thread => Some(Sleep::new(&link, mesh.as_ref()).map_err(BuildError::System)?),
-                Driver::Caller => None,
-            };
-            shards.push(Arc::new(Inner {
-                shard: Mutex::new(Shard::new(inet, port, pages, mesh.clone())),
-                begun,
-                account: account.clone(),
-                link,
-                wake: EventFd::new().map_err(BuildError::System)?,
-                mesh,
-                sleep,
-                descriptor: OnceLock::new(),
-                wait: self.wait,
-                stopped: Default::default(),
-            }));
-        }
-        // From here on it ends those of its threads that there are.
-        let mut owner = Owner { shards, threads: Vec::new(), linger: self.linger, turn: AtomicU32::new(0) };
-        if self.driver == Driver::Thread {
-            for inner in &owner.shards {
-                let inner = Arc::clone(inner);
-                let thread = std::thread::Builder::new().name("onecopy-stack".into());
-                let thread = signal::blocked(|| thread.spawn(move || inner.run()));
-                owner.threads.push(thread.map_err(|error| BuildError::System(errno(&error)))?);
-            }
-        }
-        Ok(Stack { engine: Engine::Own(Arc::new(owner)) })
+        Ok(Stack::of_own(Owner::start(setup)?))
     }
-}
-
-/// What bounds all sockets together, shared out to so many shards.
-fn share_out(config: &mut Config, count: usize) {
-    let (n, tcp) = (count as u64, &mut config.tcp);
-    tcp.memory = tcp.memory.map(|bytes| bytes.div_ceil(n));
-    for most in [&mut tcp.max_orphans, &mut tcp.max_syn_backlog, &mut tcp.max_time_wait] {
-        *most = most.div_ceil(count as u32);
-    }
-    config.udp.memory = config.udp.memory.div_ceil(n);
-    config.udp.sockets = config.udp.sockets.div_ceil(count);
-    config.sockets = config.sockets.div_ceil(count);
-}
-
-fn errno(error: &std::io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
-}
-
-fn random() -> Result<[u8; 16], Errno> {
-    let mut bytes = [0; 16];
-    // So few bytes come at once, or not at all.
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
-    Ok(bytes)
 }
 
 fn cidr(text: &str) -> Option<Cidr> {
@@ -402,12 +307,23 @@ pub enum BuildError {
     Uring(Refused),
 }
 
-impl From<Failed> for BuildError {
-    fn from(failed: Failed) -> BuildError {
+impl From<kernel::Failed> for BuildError {
+    fn from(failed: kernel::Failed) -> BuildError {
         match failed {
-            Failed::Refused(refused) => BuildError::Uring(refused),
-            Failed::Pages(error) => BuildError::Pages(error),
-            Failed::System(errno) => BuildError::System(errno),
+            kernel::Failed::Refused(refused) => BuildError::Uring(refused),
+            kernel::Failed::Pages(error) => BuildError::Pages(error),
+            kernel::Failed::System(errno) => BuildError::System(errno),
+        }
+    }
+}
+
+impl From<own::Failed> for BuildError {
+    fn from(failed: own::Failed) -> BuildError {
+        match failed {
+            own::Failed::Config(bad) => BuildError::Config(bad),
+            own::Failed::Pages(error) => BuildError::Pages(error),
+            own::Failed::System(errno) => BuildError::System(errno),
+            own::Failed::Shards(why) => BuildError::Shards(why),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Listeners.
 
-use super::endpoint::{Listening, Options};
 use super::stream::Stream;
-use crate::Stack;
+use crate::carrier::checked;
+use crate::carrier::tcp::{Listening, Options};
 use crate::error::of;
-use crate::socket::checked;
+use crate::stack::Stack;
 use onecopy_socket::{Error, Op, Result};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

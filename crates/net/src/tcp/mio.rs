@@ -23,7 +23,7 @@
 //! # }
 //! ```
 
-use crate::Stack;
+use crate::stack::Stack;
 use onecopy_socket::{mio_socket, mio_stream, mio_type};
 use std::io;
 use std::net::SocketAddr;

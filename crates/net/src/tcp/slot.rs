@@ -2,9 +2,8 @@
 
 use super::Stream;
 use onecopy_chain::notify::Segment;
-use onecopy_chain::{Chain, Fragment, Writer};
-use onecopy_copy::Hint;
-use onecopy_pool::{Page, Pages};
+use onecopy_chain::{Chain, Fragment};
+use onecopy_pool::Page;
 use onecopy_socket::{Result, SendFlags};
 use std::io;
 use std::os::fd::AsFd;
@@ -161,9 +160,4 @@ impl<'a> Slot<'a> {
         counters.kernel_copied.add(self.read);
         chain.into()
     }
-}
-
-/// A writer with pages of `pool`, and the stores of `hint`.
-pub(super) fn writer<A: Pages + ?Sized>(pool: &A, hint: Hint) -> Writer<'_, A> {
-    Writer::new(pool).hint(hint)
 }

@@ -21,17 +21,11 @@
 //! | module | what |
 //! |---|---|
 //! | `socket` | [`Socket`]: addresses, options |
-//! | `endpoint` | the seam below: whoever carries the datagrams |
-//! | `own` | what sockets are on a stack of the program's own |
 //! | `send` | datagrams out |
 //! | `zerocopy` | datagrams out, whose buffer comes back |
 //! | `receive` | datagrams in |
-//! | `meta` | [`Meta`] and [`Message`]: what is said of a datagram beside its bytes |
 //! | `tokio` | the same in a tokio runtime |
 
-mod endpoint;
-mod meta;
-mod own;
 mod receive;
 mod send;
 mod socket;
@@ -39,11 +33,8 @@ mod socket;
 pub mod tokio;
 mod zerocopy;
 
+pub use crate::carrier::{Message, Meta};
 pub use crate::view::View;
-pub(crate) use endpoint::Endpoint;
-pub use meta::{Message, Meta};
 pub use onecopy_inet::udp::{Config, Envelope, MAX_LEN, MAX_SEGMENTS, Settings};
 pub use onecopy_inet::wire::Ecn;
-pub(crate) use own::{bind, open};
-pub(crate) use send::{Limits, alike};
 pub use socket::Socket;

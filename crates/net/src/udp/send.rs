@@ -1,8 +1,8 @@
 //! Datagrams out.
 
+use super::{Envelope, Message, Socket};
 #[cfg(doc)]
-use super::MAX_LEN;
-use super::{Envelope, MAX_SEGMENTS, Message, Socket};
+use super::{MAX_LEN, MAX_SEGMENTS};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_socket::{Error, Op, Result, SendFlags};
@@ -119,33 +119,6 @@ impl Socket {
             _ => self.socket.send_many(messages, flags).map_err(|error| explained(error, first)),
         }
     }
-}
-
-/// The longest datagram of a train, and the longest train; none where none is cut.
-pub(crate) struct Limits {
-    pub each: usize,
-    pub all: usize,
-}
-
-/// The first message, and as many of those behind it as go with it as one train.
-pub(crate) fn alike<'m, 'a>(messages: &'m [Message<'a>], limits: &Limits) -> &'m [Message<'a>] {
-    let Some(first) = messages.first() else { return messages };
-    let size = first.bytes.len();
-    if size == 0 || size > limits.each || first.envelope.gso.is_some() {
-        return &messages[..1];
-    }
-    let most = (limits.all / size).clamp(1, MAX_SEGMENTS);
-    let mut count = 1;
-    while let Some(next) = messages.get(count).filter(|_| count < most) {
-        if next.bytes.is_empty() || next.bytes.len() > size || next.envelope != first.envelope {
-            break;
-        }
-        count += 1;
-        if next.bytes.len() < size {
-            break;
-        }
-    }
-    &messages[..count]
 }
 
 /// Refuses to gather a datagram by several calls.

@@ -1,10 +1,10 @@
 //! The socket: its addresses, and what is set of it.
 
 use super::Settings;
-use super::endpoint::Endpoint;
-use crate::Stack;
+use crate::carrier::udp::Endpoint;
 use crate::error::of;
 use crate::options::socket_options;
+use crate::stack::Stack;
 use onecopy_inet::udp::Error as Cause;
 use onecopy_socket::{Error, Op, Path, Result, Stats};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

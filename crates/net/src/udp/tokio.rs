@@ -5,7 +5,7 @@
 //! Every future may be dropped at any point: no method awaits anything after it has sent or received something.
 
 use super::{Envelope, Message, Meta};
-use crate::Stack;
+use crate::stack::Stack;
 use crate::view::View;
 use crate::zerocopy::{NotSent, Range, Sent};
 use onecopy_chain::Chain;

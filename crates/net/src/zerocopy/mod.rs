@@ -13,17 +13,15 @@
 //! ENOBUFS, and the chain is in the error.
 
 mod lender;
-mod send;
 mod sent;
 
 pub(crate) use lender::{Lender, Takes};
 pub use onecopy_chain::notify::zerocopy::{Allowance, Counts, Small};
 pub use onecopy_chain::notify::{How, Range};
-pub(crate) use send::{Taken, leave_unfinished, lend};
 pub(crate) use sent::{At, Drives};
 pub use sent::{NotSent, Numbered, Sent};
 
-/// The methods of `$Socket`, whose field `socket` is a [`Socket`](crate::socket::Socket), for notices and settings of sends without a copy.
+/// The methods of `$Socket`, whose field `socket` is what a carrier gives, for notices and settings of sends without a copy.
 macro_rules! zerocopy_methods {
     ($Socket:ty) => {
         impl $Socket {

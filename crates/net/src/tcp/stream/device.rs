@@ -50,7 +50,7 @@ impl Stream {
     }
 
     fn device_chain(&self, from: &TxBinding, ranges: &[TxRange]) -> Result<Chain> {
-        if !from.is_of(self.stack()) {
+        if !from.is_of(&self.stack) {
             return Err(Error::new(Op::Send, Errno::NODEV)
                 .about("from")
                 .because("the memory is bound to another stack; bind it to the stream's"));

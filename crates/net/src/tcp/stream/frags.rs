@@ -1,7 +1,7 @@
 //! Receiving by reference, from whatever memory: device memory TCP's recvmsg(2).
 
 use super::Stream;
-use crate::devmem::{Frags, TokenRange, Tokens};
+use crate::carrier::{Frags, TokenRange, Tokens};
 use onecopy_socket::{Error, Op, RecvFlags, Result};
 use rustix::io::Errno;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! What a program sets of a stream.
 
 use super::Stream;
+use crate::carrier::tcp::Options;
 use crate::options::socket_options;
 use crate::tcp::Settings;
-use crate::tcp::endpoint::Options;
 use onecopy_socket::Result;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Listeners for tokio.
 
 use super::Stream;
-use crate::Stack;
+use crate::stack::Stack;
 use onecopy_socket::registered_methods;
 use onecopy_socket::tokio::{Direction, Registered};
 use onecopy_socket::{Op, Result};

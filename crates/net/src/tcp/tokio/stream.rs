@@ -1,7 +1,7 @@
 //! Streams for tokio.
 
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use crate::Stack;
+use crate::stack::Stack;
 use crate::tcp::View;
 use crate::zerocopy::{NotSent, Range, Sent};
 use onecopy_chain::Chain;

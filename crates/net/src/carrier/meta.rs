@@ -1,7 +1,7 @@
 //! What is said of a datagram beside its bytes.
 
-use super::{Ecn, Envelope};
-use onecopy_inet::udp::Received;
+use onecopy_inet::udp::{Envelope, Received};
+use onecopy_inet::wire::Ecn;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// What is known of a datagram, or a train of them, that was received (recvmsg(2)).
@@ -24,7 +24,7 @@ pub struct Meta {
 }
 
 impl Meta {
-    pub(super) fn of(received: &Received, len: usize) -> Meta {
+    pub(crate) fn of(received: &Received, len: usize) -> Meta {
         let full = received.data.payload().len();
         Meta {
             len,
@@ -53,7 +53,7 @@ impl Meta {
     }
 }
 
-/// Of nothing that was received: what [`Socket::recv_many`](super::Socket::recv_many) is given to fill.
+/// Of nothing that was received: what [`Socket::recv_many`](crate::udp::Socket::recv_many) is given to fill.
 impl Default for Meta {
     fn default() -> Meta {
         let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
@@ -61,7 +61,7 @@ impl Default for Meta {
     }
 }
 
-/// One of the datagrams of [`Socket::send_many`](super::Socket::send_many).
+/// One of the datagrams of [`Socket::send_many`](crate::udp::Socket::send_many).
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
     /// Its bytes.

@@ -1,12 +1,13 @@
-//! What sockets are on a stack of the program's own.
+//! What sockets of UDP are.
 
-use super::endpoint::Endpoint;
-use super::send::{Limits, alike};
-use super::{Envelope, MAX_LEN, Message, Meta, Settings};
+use super::inner::Inner;
+use super::owner::Owner;
+use super::shard::Shard;
+use super::socket::{self, Protocol};
+use crate::carrier::udp::Endpoint;
+use crate::carrier::{Common, Limits, Message, Meta, PIECE, Taken, Way, alike};
 use crate::error::{NO_PORT, of};
-use crate::socket::{Common, PIECE, Protocol, Way};
-use crate::stack::{Inner, Owner, Shard};
-use crate::zerocopy::{At, Lender, NotSent, Range, Small, Taken};
+use crate::zerocopy::{At, Lender, NotSent, Range, Small};
 use onecopy_chain::notify::Segment;
 use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_chain::{Chain, Writer};
@@ -14,7 +15,7 @@ use onecopy_copy::Hint;
 use onecopy_inet::stack::Bound;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::tcp::Readiness;
-use onecopy_inet::udp::{Error as Cause, Received};
+use onecopy_inet::udp::{Envelope, Error as Cause, MAX_LEN, Received, Settings};
 use onecopy_inet::{stack, udp};
 use onecopy_socket::registry::{self, Type};
 use onecopy_socket::{Carrier, Error, Op, RecvFlags, Result, SendFlags};
@@ -26,7 +27,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-type Socket = crate::socket::Socket<Udp>;
+type Socket = socket::Socket<Udp>;
 
 /// A socket without an address. The port that it gets will be one of its shard's, so that has to have some left, if any has.
 pub(crate) fn open(owner: &Owner) -> Result<Arc<dyn Endpoint>> {
@@ -66,7 +67,7 @@ pub(crate) fn bind(owner: &Owner, address: SocketAddr, reuse: bool) -> Result<Ar
     }
 }
 
-pub(crate) enum Udp {}
+enum Udp {}
 
 impl Protocol for Udp {
     type Cause = udp::Error;

@@ -1,9 +1,9 @@
-//! Receiving by reference on a stack of the program's own, from whatever memory: device memory TCP's recvmsg(2).
+//! Receiving by reference, from whatever memory: device memory TCP's recvmsg(2).
 
-use super::socket::Socket;
-use crate::devmem::{Frag, Frags, Rx};
+use super::rx::Rx;
+use super::socket::{Protocol, Socket};
+use crate::carrier::{Frag, Frags, Way};
 use crate::error::too_small;
-use crate::socket::Way;
 use crate::view::View;
 use onecopy_chain::notify::Segment;
 use onecopy_chain::{Chain, Kind};
@@ -42,7 +42,7 @@ fn settle(placed: &Chain) -> Result<()> {
     Ok(())
 }
 
-impl Socket {
+impl<P: Protocol<Cause = Cause>> Socket<P> {
     /// As [`Stream::recv_frags_with_flags`](crate::tcp::Stream::recv_frags_with_flags).
     pub(super) fn frags(&self, n: usize, most: usize, flags: RecvFlags) -> Result<Frags> {
         let (peeks, throws) = (flags.contains(RecvFlags::PEEK), flags.contains(RecvFlags::TRUNC));

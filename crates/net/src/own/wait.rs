@@ -1,9 +1,11 @@
 //! Who waits, and who drives meanwhile.
 
-use super::Inner;
 use super::inbox::Mesh;
+use super::inner::Inner;
+use super::interest::Interest;
 use super::lock::Locked;
-use super::shard::{Asleep, Interest, Leader, Shard, Waiter};
+use super::shard::{Asleep, Leader, Shard};
+use super::waiter::Waiter;
 use crate::zerocopy::Drives;
 use onecopy_inet::stack::slab::Id;
 use onecopy_socket::Wait;
@@ -211,7 +213,7 @@ impl Inner {
     }
 
     /// As long as nothing is there, up to `limit`, drives the stack from this thread. Returns whether there was something.
-    pub(super) fn drive(&self, limit: Duration) -> Result<bool, Gone> {
+    pub fn drive(&self, limit: Duration) -> Result<bool, Gone> {
         let mut leads = None;
         let mut shard = self.lock();
         let mut now = self.now();
@@ -259,43 +261,6 @@ impl Inner {
                 return;
             }
         }
-    }
-
-    /// Tells and sends what came of a call, and wakes whoever has to be there earlier for it.
-    pub(super) fn finish(&self, shard: &mut Shard, now: u64) {
-        let news = shard.settle(now);
-        let due = shard.inet().deadline();
-        let earlier = |until: Option<u64>| due.is_some_and(|due| until.is_none_or(|until| due < until));
-        let (interest, lease) = (shard.interest(now), shard.lease(now));
-        match &mut shard.leader {
-            Some(leader) => {
-                if let Some(asleep) = leader.asleep
-                    && (news || earlier(asleep.until) || (interest.write && !asleep.interest.write))
-                {
-                    leader.asleep = None;
-                    self.wake.ring();
-                }
-            }
-            None => {
-                let sooner =
-                    |until: Option<u64>| lease.is_some_and(|end| until.is_none_or(|until| end < until));
-                if let (Some(sleep), Some(until)) = (&self.sleep, shard.runner)
-                    && (earlier(until) || sooner(until))
-                {
-                    shard.runner = None;
-                    sleep.ring();
-                }
-            }
-        }
-        if let Some(sleep) = &self.sleep {
-            let taken = shard.leader.is_some() || lease.is_some();
-            let wanted = if taken { Interest::default() } else { interest };
-            if wanted != shard.watched {
-                shard.watched = wanted;
-                sleep.watch(&self.link, self.mesh.as_ref(), wanted);
-            }
-        }
-        self.describe(shard, now);
     }
 
     /// Sleeps until something arrives, is due, or somebody wakes the thread that drives.
@@ -406,87 +371,5 @@ impl Wake for Tells {
         {
             inner.wake.ring();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::stack::shard::Interest;
-    use crate::stack::{Driver, Stack};
-    use onecopy_link::Tap;
-    use onecopy_sync::atomic::{AtomicU32, Ordering};
-    use std::thread;
-
-    /// Whose calls come one after another looks at the link himself, though none of them waits.
-    #[test]
-    fn calls_that_never_wait_keep_the_link_from_the_stacks_own_thread() {
-        let (near, _far) = Tap::cable(1500).unwrap();
-        let stack = Stack::builder().link(near).address("10.0.0.1/24").linger(Duration::ZERO);
-        let stack = stack.build().unwrap();
-        let inner = stack.own().unwrap().first();
-        let waiter = Arc::new(Waiter::new(inner.with(|shard, _| shard.inet_mut().tcp_open()).unwrap()));
-        let patience = Patience { wait: Wait::Block, none: true, limit: None, eager: false };
-        let began = Instant::now();
-        let leased = || {
-            let call = |shard: &mut Shard, now| Some(shard.lease(now).is_some());
-            inner.wait(&waiter, patience, &Learnt::default(), call) == Ok(true)
-        };
-        // (On a busy machine two of them may be far apart.)
-        while !leased() {
-            assert!(
-                began.elapsed() < onecopy_testing::LONG,
-                "the stack's own thread had the link all the time"
-            );
-        }
-        // It has the link back when they end.
-        while inner.with(|shard, now| shard.lease(now).is_some() || shard.watched == Interest::default()) {
-            assert!(began.elapsed() < onecopy_testing::LONG, "nobody looks at the link");
-            thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn a_call_that_need_not_wait_looks_after_a_while_or_after_much_was_sent() {
-        let stack = Stack::builder().link(Tap::cable(1500).unwrap().0).address("10.0.0.1/24");
-        let stack = stack.driver(Driver::Caller).linger(Duration::ZERO).build().unwrap();
-        stack.own().unwrap().first().with(|shard, now| {
-            shard.turn(now);
-            assert!(!shard.ought_to_look(now));
-            assert!(shard.ought_to_look(now + 100_000));
-            shard.count_sent(128 << 10);
-            assert!(shard.ought_to_look(now));
-            shard.turn(now);
-            assert!(!shard.ought_to_look(now));
-        });
-    }
-
-    /// Who drives and has something to look at each time, as the sender of much has, never sleeps.
-    #[test]
-    fn who_drives_and_is_told_again_and_again_keeps_nobody_out() {
-        let stack = Stack::builder().link(Tap::cable(1500).unwrap().0).address("10.0.0.1/24");
-        let stack = stack.driver(Driver::Caller).linger(Duration::ZERO).build().unwrap();
-        let inner = stack.own().unwrap().first();
-        let waiter = Arc::new(Waiter::new(inner.with(|shard, _| shard.inet_mut().tcp_open()).unwrap()));
-        let (began, done) = (AtomicU32::new(0), AtomicU32::new(0));
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                while began.load(Ordering::SeqCst) == 0 {
-                    thread::yield_now();
-                }
-                inner.with(|_, _| done.store(1, Ordering::SeqCst));
-            });
-            let limit = Some(Duration::from_secs(10));
-            let patience = Patience { wait: Wait::Spin, none: false, limit, eager: true };
-            let waited = inner.wait(&waiter, patience, &Learnt::default(), |shard, _| {
-                // From here on it drives, and is told each time.
-                if shard.leader.is_some() {
-                    began.store(1, Ordering::SeqCst);
-                }
-                waiter.tell();
-                (done.load(Ordering::SeqCst) == 1).then_some(())
-            });
-            assert_eq!(waited, Ok(()), "the other thread never had the stack");
-        });
     }
 }

@@ -1,12 +1,9 @@
 //! A stack's descriptor for a program that has a poll loop of its own, and drives the stack from there.
 
-use super::Inner;
-use super::runner::flags;
-use super::shard::{Interest, Shard};
-use onecopy_socket::{Error, Op, Result};
+use super::interest::Interest;
+use super::shard::Shard;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
@@ -21,7 +18,7 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    fn new(link: impl AsFd) -> rustix::io::Result<Descriptor> {
+    pub fn new(link: impl AsFd) -> rustix::io::Result<Descriptor> {
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -43,40 +40,19 @@ impl Descriptor {
             &Itimerspec { it_interval: zero, it_value: left },
         );
     }
-}
 
-impl Inner {
-    /// The descriptor, made with the first call.
-    pub(super) fn descriptor(&self) -> Result<BorrowedFd<'_>> {
-        if self.sleep.is_some() {
-            return Err(Error::new(Op::Wait, Errno::OPNOTSUPP)
-                .because("a thread of the stack's own drives it; build it with Driver::Caller"));
-        }
-        let mut shard = self.shard.lock();
-        if self.descriptor.get().is_none() {
-            let new = Descriptor::new(&self.link).map_err(|errno| Error::new(Op::Wait, errno))?;
-            // (Only who holds the lock sets it.)
-            let _ = self.descriptor.set(new);
-        }
-        let now = self.now();
-        self.finish(&mut shard, now);
-        let descriptor = self.descriptor.get().expect("it was set above");
-        Ok(descriptor.epoll.as_fd())
-    }
-
-    /// Has the descriptor tell what there is to do from here on. While another thread drives, that is nothing.
-    pub(super) fn describe(&self, shard: &mut Shard, now: u64) {
-        let Some(descriptor) = self.descriptor.get() else { return };
+    /// Has it tell what there is to do from here on. While another thread drives, that is nothing.
+    pub fn describe(&self, link: &OwnedFd, shard: &mut Shard, now: u64) {
         if shard.is_down() {
             // It would be readable for ever.
-            let _ = epoll::delete(&descriptor.epoll, &self.link);
+            let _ = epoll::delete(&self.epoll, link);
             shard.watched = Interest::default();
         } else {
             let taken = shard.leader.is_some();
             let wanted = if taken { Interest::default() } else { shard.interest(now) };
             if wanted != shard.watched {
                 shard.watched = wanted;
-                let _ = epoll::modify(&descriptor.epoll, &self.link, EventData::new_u64(1), flags(wanted));
+                let _ = epoll::modify(&self.epoll, link, EventData::new_u64(1), wanted.flags());
             }
         }
         // A timer that rings too early costs a call that finds nothing; to set it anew each time that one moves back, as those of a connection in
@@ -85,23 +61,28 @@ impl Inner {
             && shard.armed.is_none_or(|at| due < at)
         {
             shard.armed = Some(due);
-            descriptor.arm(Some(Duration::from_nanos(due.saturating_sub(now))));
+            self.arm(Some(Duration::from_nanos(due.saturating_sub(now))));
         }
     }
 
     /// Somebody looks: what the timer rang for is seen to, and a link that is gone.
-    pub(super) fn looked_at(&self, shard: &mut Shard, now: u64) {
-        let Some(descriptor) = self.descriptor.get() else { return };
+    pub fn looked_at(&self, link: &OwnedFd, shard: &mut Shard, now: u64) {
         if shard.armed.is_some_and(|at| at <= now) {
             shard.armed = None;
-            descriptor.arm(None);
+            self.arm(None);
         }
-        let mut fds = [PollFd::new(&self.link, PollFlags::empty())];
+        let mut fds = [PollFd::new(link, PollFlags::empty())];
         if !shard.is_down()
             && poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
             && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
         {
             shard.goes_down();
         }
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 }

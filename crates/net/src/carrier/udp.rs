@@ -1,15 +1,14 @@
-//! The seam below UDP's sockets: whoever carries the datagrams.
-//!
-//! A stack of the program's own is one ([`own`](super::own)), the kernel another ([`kernel`](crate::kernel)). What programs call is written
-//! once, above.
+//! What a carrier does for sockets of UDP.
 
-use super::{Envelope, Message, Meta, Settings};
-use crate::socket::Common;
-use crate::zerocopy::{At, Lender, NotSent, Range, Small, Taken};
+use super::common::Common;
+use super::lend::Taken;
+use super::meta::{Message, Meta};
+use crate::zerocopy::{At, Lender, NotSent, Range, Small};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_inet::stack::Bound;
+use onecopy_inet::udp::{Envelope, Settings};
 use onecopy_socket::{Carrier, Counters, Error, RecvFlags, Result, SendFlags};
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};

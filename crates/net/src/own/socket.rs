@@ -1,22 +1,24 @@
-//! What all sockets are: a socket of the stack, and how its calls wait.
+//! What sockets of all protocols are, and how their calls wait.
 
+use super::inner::Inner;
+use super::shard::Shard;
+use super::wait::{Gone, Learnt, Patience};
+use super::waiter::Waiter;
 use crate::bell::Bell;
-use crate::devmem::Tokens;
+use crate::carrier::{Common, Tokens, Way};
 use crate::error::{Cause, SILENT, of};
-use crate::stack::{Gone, Inner, Learnt, Patience, Shard, Waiter};
 use crate::zerocopy::Lender;
-use onecopy_copy::{Hint, Store, plan};
+use onecopy_copy::Hint;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::stack::{self, Bound};
 use onecopy_inet::tcp::Readiness;
 use onecopy_socket::registry::{self, Row, Type};
-use onecopy_socket::{Counters, Error, Op, Policy, Reader, Result, SendFlags, Settings, Wait};
-use onecopy_sync::{Mutex, MutexGuard};
+use onecopy_socket::{Counters, Error, Op, Reader, Result, SendFlags, Settings};
 use rustix::io::Errno;
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// What the stack does for sockets of one protocol, whose calls have names of their own there.
@@ -50,83 +52,6 @@ pub(crate) trait Protocol {
     fn state(inet: &stack::Stack, id: Id) -> impl fmt::Debug;
 }
 
-/// Bytes that are copied while the stack's lock is held: others wait no longer than that takes.
-pub(crate) const PIECE: usize = 256 << 10;
-
-/// Bytes of a page of the stack's pool: the longest copy that is one.
-const PAGE: usize = 4096;
-
-/// What sockets have whoever carries their bytes.
-pub(crate) struct Common {
-    settings: Settings,
-    counters: Counters,
-    /// Where the settings and counters lie. (The stack has it, too, to show what becomes of the socket.)
-    row: Arc<Row>,
-    /// A stream's: one send at a time, so that bytes of two never mix.
-    sending: Mutex<()>,
-}
-
-impl Common {
-    pub fn new(row: Arc<Row>, wait: Wait, reader: Reader) -> Common {
-        Common {
-            settings: row.settings(Policy::Auto, reader, wait),
-            counters: row.counters(),
-            row,
-            sending: Mutex::new(()),
-        }
-    }
-
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    pub fn row(&self) -> &Row {
-        &self.row
-    }
-
-    /// Where the counters lie, for who may outlive the socket.
-    pub fn weak_row(&self) -> Weak<Row> {
-        Arc::downgrade(&self.row)
-    }
-
-    /// Which stores a copy into the stack's pages is to use.
-    pub fn hint(&self, flags: SendFlags) -> Hint {
-        let settings = &self.settings;
-        let policy = if flags.contains(SendFlags::NTCOPY) { Policy::NonTemporal } else { settings.policy() };
-        Hint { policy, footprint: 0, reader: settings.reader() }
-    }
-
-    /// Counts `n` bytes that were sent by a copy with `hint`, under the lock of whoever carries them.
-    pub fn copied_in(&self, n: usize, hint: Hint) {
-        let counters = &self.counters;
-        counters.sent.add_exclusive(n);
-        counters.user_copied_in.add_exclusive(n);
-        if plan(n.min(PAGE), hint) == Store::NonTemporal {
-            counters.user_copied_nt.add_exclusive(n);
-        }
-    }
-
-    /// Counts `n` bytes that were sent by reference, likewise.
-    pub fn referenced(&self, n: usize) {
-        self.counters.sent.add_exclusive(n);
-        self.counters.referenced.add(n);
-    }
-
-    /// The right to send: whole sends never interleave. Who is not to wait gets EAGAIN while another thread's send waits for room.
-    pub fn send_alone(&self, dont_wait: bool) -> Result<MutexGuard<'_, ()>> {
-        let taken = match self.settings.write_timeout() {
-            _ if dont_wait || self.settings.nonblocking() => self.sending.try_lock(),
-            Some(limit) => self.sending.lock_for(limit),
-            None => Some(self.sending.lock()),
-        };
-        taken.ok_or_else(|| Error::new(Op::Send, Errno::AGAIN))
-    }
-}
-
 /// A socket of a stack of the program's own; closed with its last handle.
 pub(crate) struct Socket<P: Protocol> {
     inner: Arc<Inner>,
@@ -140,23 +65,6 @@ pub(crate) struct Socket<P: Protocol> {
     reads: Learnt,
     writes: Learnt,
     protocol: PhantomData<fn() -> P>,
-}
-
-/// Which way a call waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    Read,
-    Write,
-}
-
-/// Refuses a limit of no time at all, as setsockopt(2) would mean for ever by it.
-pub(crate) fn checked(limit: Option<Duration>) -> Result<()> {
-    match limit {
-        Some(Duration::ZERO) => Err(Error::new(Op::Option, Errno::INVAL)
-            .about("limit")
-            .because("zero would mean for ever; give None for that, or set it to non-blocking")),
-        _ => Ok(()),
-    }
 }
 
 impl<P: Protocol> Socket<P> {
@@ -199,11 +107,11 @@ impl<P: Protocol> Socket<P> {
     }
 
     pub fn settings(&self) -> &Settings {
-        &self.common.settings
+        self.common.settings()
     }
 
     pub fn counters(&self) -> &Counters {
-        &self.common.counters
+        self.common.counters()
     }
 
     /// Fragments that its program has; none, if it never had any.
@@ -231,7 +139,7 @@ impl<P: Protocol> Socket<P> {
     /// Its addresses have changed: whoever looks from outside sees them.
     pub fn named(&self) {
         let bound = self.addresses();
-        self.common.row.names(P::NAME, bound.local, bound.remote);
+        self.common.row().names(P::NAME, bound.local, bound.remote);
     }
 
     /// Calls `act` under the stack's lock.
@@ -309,14 +217,14 @@ impl<P: Protocol> Socket<P> {
     pub fn copied_in(&self, n: usize, hint: Hint, kernel_copies: bool) {
         self.common.copied_in(n, hint);
         if kernel_copies {
-            self.common.counters.kernel_copied.add(n);
+            self.common.counters().kernel_copied.add(n);
         }
     }
 
     /// Counts `n` bytes that were sent by reference, and copied so often by others than this program's code, under the stack's lock.
     pub fn referenced(&self, n: usize, copies: usize) {
         self.common.referenced(n);
-        self.common.counters.kernel_copied.add(copies * n);
+        self.common.counters().kernel_copied.add(copies * n);
     }
 
     /// Its addresses.

@@ -1,7 +1,6 @@
 //! What of device memory lies under the stack's lock: its receive queues, and what is bound to them; and which memory is sent from.
 
-use super::binding::Event;
-use super::frags::Frag;
+use crate::carrier::{Event, Frag};
 use crate::port::Port;
 use onecopy_chain::{Chain, Kind};
 use onecopy_inet::stack::{RoomId, RoomStats, Stack};

@@ -1,16 +1,16 @@
-//! What streams and listeners are on a stack of the program's own.
+//! What streams and listeners are.
 
-use super::endpoint::{Connection, Endpoint, Listening, Taking};
-use super::listeners::Listeners;
-use super::slot::writer;
-use crate::devmem::{Frags, Tokens};
+use super::inner::Inner;
+use super::owner::Owner;
+use super::shard::Shard;
+use super::socket::{self, Protocol};
+use crate::carrier::tcp::{Connection, Endpoint, Listening, Taking};
+use crate::carrier::{Common, Frags, Taken, Tokens, Way};
 use crate::error::of;
-use crate::socket::{Common, Protocol, Way};
-use crate::stack::{Inner, Owner, Shard};
-use crate::zerocopy::{At, Lender, NotSent, Range, Small, Taken};
+use crate::zerocopy::{At, Lender, NotSent, Range, Small};
 use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_chain::notify::{Fate, Segment};
-use onecopy_chain::{Chain, Kind};
+use onecopy_chain::{Chain, Kind, Writer};
 use onecopy_copy::Hint;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::stack::{Bound, Stack};
@@ -27,9 +27,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A socket of TCP.
-pub(crate) type Socket = crate::socket::Socket<Tcp>;
+pub(super) type Socket = socket::Socket<Tcp>;
 
-pub(crate) enum Tcp {}
+pub(super) enum Tcp {}
 
 impl Protocol for Tcp {
     type Cause = Error;
@@ -79,19 +79,7 @@ impl Protocol for Tcp {
     }
 }
 
-/// A listener at `address`.
-pub(crate) fn listen(
-    owner: &Owner,
-    address: SocketAddr,
-    backlog: u32,
-) -> onecopy_socket::Result<Arc<dyn Listening>> {
-    match owner.shards() {
-        [only] => Ok(Arc::new(listen_in(only, address, backlog)?)),
-        shards => Ok(Arc::new(Listeners::bind(shards, address, backlog)?)),
-    }
-}
-
-/// The same in one shard.
+/// A listener at `address`, of one shard.
 pub(super) fn listen_in(
     inner: &Arc<Inner>,
     address: SocketAddr,
@@ -171,7 +159,7 @@ fn append(
             how.remove(inet::SendFlags::END_OF_RECORD);
             how |= inet::SendFlags::MORE;
         }
-        let n = match inet.tcp_send_bytes(now, id, slice, &writer(pool, hint), how) {
+        let n = match inet.tcp_send_bytes(now, id, slice, &Writer::new(pool).hint(hint), how) {
             Ok(n) => n,
             Err(cause) => {
                 // What was given had more to come, which does not: it need not wait for that (tcp_sendmsg_locked(): wait_for_space).
@@ -265,7 +253,8 @@ impl Connection for Socket {
             }
             let copies = shard.kernel_copies();
             let (inet, pool) = shard.parts();
-            let n = inet.tcp_send_bytes(now, id, &bytes[at..], &writer(pool, hint), inet_flags(flags))?;
+            let n =
+                inet.tcp_send_bytes(now, id, &bytes[at..], &Writer::new(pool).hint(hint), inet_flags(flags))?;
             self.copied_in(n, hint, copies);
             at += n;
             if at == bytes.len() { Ok(at) } else { Err(Error::WouldBlock) }

@@ -1,10 +1,12 @@
-//! A listener of a stack with several shards: one in each of them, as a connection may be any one's, and one to the program.
+//! Listeners. That of a stack with several shards is one in each of them, as a connection may be any one's, and one to the program.
 
-use super::endpoint::{Connection, Endpoint, Listening};
-use super::socket::{Socket, listen_in};
+use super::inner::Inner;
+use super::owner::Owner;
+use super::shard::Shard;
+use super::tcp::{Socket, listen_in};
 use crate::bell::Joint;
-use crate::socket::{Common, Way};
-use crate::stack::{Inner, Shard};
+use crate::carrier::tcp::{Connection, Endpoint, Listening};
+use crate::carrier::{Common, Way};
 use onecopy_inet::stack::Bound;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::tcp::Settings;
@@ -16,9 +18,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// A listener at `address`.
+pub(crate) fn listen(owner: &Owner, address: SocketAddr, backlog: u32) -> Result<Arc<dyn Listening>> {
+    match owner.shards() {
+        [only] => Ok(Arc::new(listen_in(only, address, backlog)?)),
+        shards => Ok(Arc::new(Listeners::bind(shards, address, backlog)?)),
+    }
+}
+
 /// Whoever accepts does not drive: the shards have threads of their own, and whoever waits for a connection drives that one's shard.
 #[derive(Debug)]
-pub(super) struct Listeners {
+struct Listeners {
     /// One for each shard. What is set of it is set of the first one, and given to all.
     sockets: Box<[Socket]>,
     joint: Arc<Joint>,
@@ -30,7 +40,7 @@ pub(super) struct Listeners {
 const TRIES: u32 = 1000;
 
 impl Listeners {
-    pub fn bind(shards: &[Arc<Inner>], address: SocketAddr, backlog: u32) -> Result<Listeners> {
+    fn bind(shards: &[Arc<Inner>], address: SocketAddr, backlog: u32) -> Result<Listeners> {
         let mut tries = if address.port() == 0 { TRIES } else { 1 };
         // Shared out, but for one that is to have any.
         let backlog = backlog.div_ceil(shards.len() as u32);

@@ -1,6 +1,6 @@
 //! Fragments that a program has, by number.
 
-use super::frags::{Frag, TokenRange};
+use super::frag::{Frag, TokenRange};
 use onecopy_chain::Fragment;
 use onecopy_pool::provider::CopyError;
 use onecopy_sync::Mutex;
@@ -124,7 +124,7 @@ impl Tokens {
 }
 
 /// A fragment's page, which is not used again while this lives: for who has handed its address to others, such as a tensor's owner
-/// ([`Token::hold`](super::Token::hold)).
+/// ([`Token::hold`](crate::devmem::Token::hold)).
 pub struct Hold {
     /// There until it is dropped.
     fragment: Option<Fragment>,

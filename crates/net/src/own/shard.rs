@@ -1,9 +1,11 @@
 //! What lies under the lock.
 
 use super::inbox::Mesh;
+use super::interest::Interest;
 use super::pages::SendPages;
+use super::rx::Rx;
+use super::waiter::Waiter;
 use crate::bell::{Bell, Joint};
-use crate::devmem::Rx;
 use crate::port::Port;
 use onecopy_chain::{Chain, Kind};
 use onecopy_inet::shard::Handed;
@@ -12,8 +14,6 @@ use onecopy_inet::stack::slab::Id;
 use onecopy_inet::tcp::Readiness;
 use onecopy_pool::Page;
 use onecopy_socket::registry::Row;
-use onecopy_sync::Word;
-use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -87,13 +87,6 @@ pub(super) struct Asleep {
     pub interest: Interest,
 }
 
-/// What of a link wakes a sleeper.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Interest {
-    pub read: bool,
-    pub write: bool,
-}
-
 struct Attended {
     waiter: Arc<Waiter>,
     bell: Option<Shows>,
@@ -123,55 +116,6 @@ type Shown = (Arc<Row>, fn(&Stack, Id) -> (u8, u64, u64));
 
 /// Asks a socket's protocol what its descriptor is to show.
 type AskReadiness = fn(&Stack, Id) -> Readiness;
-
-/// Threads that wait for one socket while another thread drives the stack.
-#[derive(Debug)]
-pub(crate) struct Waiter {
-    id: Id,
-    /// Counts what has happened to it.
-    news: Word,
-    /// Who sleeps; only written under the lock.
-    sleepers: Word,
-}
-
-impl Waiter {
-    pub(super) fn new(id: Id) -> Waiter {
-        Waiter { id, news: Word::new(0), sleepers: Word::new(0) }
-    }
-
-    pub fn id(&self) -> Id {
-        self.id
-    }
-
-    /// What it has counted. Under the lock.
-    pub(super) fn seen(&self) -> u32 {
-        // Acquire pairs with the Release in `tell`; who asks here holds the lock anyway.
-        self.news.load(Acquire)
-    }
-
-    /// Announces a sleeper. Under the lock.
-    pub(super) fn going_to_sleep(&self) {
-        self.sleepers.fetch_add(1, Relaxed);
-    }
-
-    /// Sleeps until there is more than `seen`, at most for `limit`. Without the lock. Returns whether a signal has come.
-    pub(super) fn sleep(&self, seen: u32, limit: Option<std::time::Duration>) -> bool {
-        self.news.wait(seen, limit)
-    }
-
-    /// Under the lock.
-    pub(super) fn awake(&self) {
-        self.sleepers.fetch_sub(1, Relaxed);
-    }
-
-    pub(super) fn tell(&self) {
-        // Release pairs with the Acquire in `seen`.
-        self.news.fetch_add(1, Release);
-        if self.sleepers.load(Relaxed) > 0 {
-            self.news.wake(u32::MAX >> 1);
-        }
-    }
-}
 
 /// What a turn came to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -400,7 +344,7 @@ impl Shard {
         let mut leader = false;
         while let Some(event) = self.inet.event() {
             let Some(Some(attended)) = self.sockets.get(event.id.index() as usize) else { continue };
-            if attended.waiter.id != event.id {
+            if attended.waiter.id() != event.id {
                 continue;
             }
             if let Some(bell) = &attended.bell {

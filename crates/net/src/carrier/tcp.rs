@@ -1,17 +1,16 @@
-//! The seam below streams and listeners: whoever carries the bytes.
-//!
-//! A stack of the program's own is one ([`socket`](super::socket)), the kernel another ([`kernel`](crate::kernel)). What programs call is
-//! written once, above.
+//! What a carrier does for streams and listeners.
 
-use super::{Info, Settings};
-use crate::devmem::{Frags, Tokens};
-use crate::socket::{Common, Way};
-use crate::zerocopy::{At, Lender, NotSent, Range, Small, Taken};
+use super::common::{Common, Way};
+use super::frags::Frags;
+use super::lend::Taken;
+use super::tokens::Tokens;
+use crate::zerocopy::{At, Lender, NotSent, Range, Small};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_copy::Hint;
 use onecopy_inet::stack::Bound;
+use onecopy_inet::tcp::{Info, Settings};
 use onecopy_pool::Page;
 use onecopy_socket::{Carrier, Counters, Error, Op, RecvFlags, Result, SendFlags};
 use std::fmt;
@@ -84,7 +83,7 @@ pub(crate) trait Connection: Endpoint {
     /// Pages for `len` bytes, to be filled and sent.
     fn pages(&self, len: usize) -> Result<Vec<Page>>;
 
-    /// Receives as [`Stream::recv_frags_with_flags`](super::Stream::recv_frags_with_flags) does.
+    /// Receives as [`Stream::recv_frags_with_flags`](crate::tcp::Stream::recv_frags_with_flags) does.
     fn recv_frags(&self, n: usize, most: usize, flags: RecvFlags) -> Result<Frags>;
     /// Fragments of a device's memory that its program has, if it ever had some.
     fn tokens(&self) -> Option<&Arc<Tokens>>;

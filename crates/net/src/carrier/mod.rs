@@ -1,0 +1,32 @@
+//! The seam between sockets, as programs hold them, and whoever carries their bytes: a stack of the program's own ([`own`](crate::own)), or the
+//! kernel ([`kernel`](crate::kernel)).
+//!
+//! | module | what |
+//! |---|---|
+//! | `tcp`, `udp` | what a carrier does for a socket: traits, of which a call of a program's makes one call |
+//! | `common` | what a socket has whoever carries its bytes: settings, counters, the right to send |
+//! | `lend` | how a send without a copy is made |
+//! | `meta`, `train` | what is said of a datagram, and which datagrams go together |
+//! | `frag`, `frags`, `tokens` | bytes in a device's memory, by reference, and who has them |
+//! | `event` | what is told of memory that is bound |
+
+mod common;
+mod event;
+mod frag;
+mod frags;
+mod lend;
+mod meta;
+pub(crate) mod tcp;
+mod tokens;
+mod train;
+pub(crate) mod udp;
+
+pub(crate) use common::{Common, PIECE, Way, checked};
+pub use event::Event;
+pub use frag::{Frag, TokenRange};
+pub use frags::{Frags, Piece, Token};
+pub(crate) use lend::{Taken, leave_unfinished, lend};
+pub use meta::{Message, Meta};
+pub use tokens::Hold;
+pub(crate) use tokens::Tokens;
+pub(crate) use train::{Limits, alike};

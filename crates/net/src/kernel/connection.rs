@@ -2,10 +2,10 @@
 
 mod sending;
 
+use super::address::addresses;
 use super::config::ZeroCopy;
-use super::device::Landing;
 use super::engine::{Attended, Shared, Turn, Wanting};
-use super::socket::addresses;
+use super::landing::Landing;
 use super::source::Sources;
 use super::wait::Waiters;
 use crate::bell::Bell;

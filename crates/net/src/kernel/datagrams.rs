@@ -3,11 +3,12 @@
 //! A datagram waits for nobody but for room: so a call that copies is one system call of the program's thread. A send from where the bytes
 //! lie is the ring's ([`outbox`](super::outbox)): the kernel has them for longer than the call takes, and often than the socket lives.
 
+use super::address::{addresses, family};
 use super::config::ZeroCopy;
 use super::engine::{Kernel, Shared};
 use super::options;
 use super::outbox::{Answer, MAX_PARTS, Outbox};
-use super::socket::{TAKES, addresses, family, made};
+use super::socket::{TAKES, made};
 use super::wait::{explained, here};
 use crate::carrier::udp::Endpoint;
 use crate::carrier::{Common, Limits, Message, Meta, PIECE, Taken, Way, alike, lend};

@@ -6,254 +6,26 @@
 //! receive for such connections; it only tells whoever polls that there is something.
 
 use super::connection::{Connection, Goes, Inner, NO_PAGE};
+use super::landing::{Landing, NotRead, look};
 use super::socket::{Attempt, Stream};
-use super::source::Source;
 use super::wait::{Patience, explained, here};
 use crate::carrier::tcp::{self, Endpoint, Options, Taking};
-use crate::carrier::{Event, Frag, Frags, Tokens, Way};
+use crate::carrier::{Frags, Tokens, Way};
 use crate::error::{too_small, unreadable};
 use crate::view::View;
 use onecopy_chain::notify::Segment;
 use onecopy_chain::{Chain, Fragment};
-use onecopy_link::rx::{BadQueue, Queues};
-use onecopy_link::{Medium, Registered};
-use onecopy_pool::{DeviceMemory, Part};
+use onecopy_pool::Part;
 use onecopy_socket::{Error, Op, RecvFlags, Result};
-use onecopy_sync::Mutex;
-use onecopy_sync::atomic::{AtomicU64, Ordering::Relaxed};
-use onecopy_uring::MOST_PLACES;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net;
-use std::collections::VecDeque;
-use std::fmt;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes that one read takes.
-const MOST: usize = 1 << 20;
 /// How long a read waits for the socket at a time. Another thread may have found that the memory is unbound, and then the ring takes what comes:
 /// the socket says nothing of that.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Events that nobody has asked for.
-const EVENTS: usize = 64;
-
-/// Devices' memory that is bound. Queues are as a stack of the program's own has them: connections come to what is bound to one by the rules for their
-/// address.
-pub(crate) struct Devices {
-    state: Mutex<State>,
-    gathered: AtomicU64,
-}
-
-struct State {
-    queues: Queues,
-    bound: Vec<Arc<Landing>>,
-    sources: Vec<Arc<Source>>,
-    last: u32,
-}
-
-/// Memory that is bound.
-pub(crate) struct Landing {
-    id: u32,
-    memory: DeviceMemory,
-    queues: Vec<u32>,
-    /// None once it is unbound. Held while the kernel copies.
-    pages: Mutex<Option<Registered>>,
-    told: Mutex<Told>,
-}
-
-#[derive(Default)]
-struct Told {
-    starved: bool,
-    events: VecDeque<Event>,
-}
-
-/// Why nothing was read.
-enum NotRead {
-    /// It is bound no more.
-    Unbound,
-    /// None of its pages is free.
-    Starved,
-    Errno(Errno),
-}
-
-impl Devices {
-    pub fn new() -> Devices {
-        let queues = Queues::new(Medium::Ip);
-        let state = State { queues, bound: Vec::new(), sources: Vec::new(), last: 0 };
-        Devices { state: Mutex::new(state), gathered: AtomicU64::new(0) }
-    }
-
-    /// Looks at the queues, or changes them.
-    pub fn queues<R>(&self, act: impl FnOnce(&mut Queues) -> R) -> R {
-        act(&mut self.state.lock().queues)
-    }
-
-    /// Binds memory that is registered, to be received into; the binding's number.
-    pub fn bind(&self, registered: Registered, queues: &[u32]) -> std::result::Result<u32, BadQueue> {
-        let memory = registered.memory().clone();
-        let mut state = self.state.lock();
-        state.queues.bind(&memory, queues)?;
-        state.last += 1;
-        let (id, queues) = (state.last, queues.to_vec());
-        let (pages, told) = (Mutex::new(Some(registered)), Mutex::default());
-        state.bound.push(Arc::new(Landing { id, memory, queues, pages, told }));
-        Ok(id)
-    }
-
-    /// What comes from now on to its connections lies in the host's memory.
-    pub fn unbind(&self, id: u32) {
-        let gone = {
-            let mut state = self.state.lock();
-            let Some(at) = state.bound.iter().position(|bound| bound.id == id) else { return };
-            let landing = state.bound.remove(at);
-            state.queues.unbind(&landing.queues);
-            landing
-        };
-        // Behind a read that is under way.
-        let pages = gone.pages.lock().take();
-        drop(pages);
-    }
-
-    /// Binds memory that is registered, to be sent from; the binding's number.
-    pub fn bind_tx(&self, registered: Registered) -> u32 {
-        let mut state = self.state.lock();
-        state.sources.push(Arc::new(Source::new(registered)));
-        state.last += 1;
-        state.last
-    }
-
-    /// Nothing more is sent from it. What is under way has it until then.
-    pub fn unbind_tx(&self, memory: u64) {
-        let gone = {
-            let sources = &mut self.state.lock().sources;
-            let at = sources.iter().position(|source| source.memory() == memory);
-            at.map(|at| sources.remove(at))
-        };
-        drop(gone);
-    }
-
-    pub(super) fn source(&self, memory: u64) -> Option<Arc<Source>> {
-        self.state.lock().sources.iter().find(|source| source.memory() == memory).cloned()
-    }
-
-    /// So many bytes were sent from where they lay.
-    pub(super) fn count_gathered(&self, n: usize) {
-        self.gathered.fetch_add(n as u64, Relaxed);
-    }
-
-    pub(super) fn gathered(&self) -> u64 {
-        self.gathered.load(Relaxed)
-    }
-
-    /// What has happened to a binding.
-    pub fn event(&self, id: u32) -> Option<Event> {
-        let landing = self.state.lock().bound.iter().find(|bound| bound.id == id).cloned()?;
-        landing.told.lock().events.pop_front()
-    }
-
-    /// Where a connection of `local` receives: the memory, and its queue.
-    pub(super) fn landing(&self, local: SocketAddr) -> Option<(Arc<Landing>, u32)> {
-        let state = self.state.lock();
-        let (queue, _) = state.queues.ruled(local)?;
-        let bound = state.bound.iter().find(|bound| bound.queues.contains(&queue))?;
-        Some((Arc::clone(bound), queue))
-    }
-
-    /// Whether any memory is bound.
-    pub(super) fn is_used(&self) -> bool {
-        !self.state.lock().bound.is_empty()
-    }
-}
-
-impl Landing {
-    /// Without a wait for who reads, who shows that it is.
-    pub(super) fn is_bound(&self) -> bool {
-        self.pages.try_lock().is_none_or(|pages| pages.is_some())
-    }
-
-    /// Reads up to `n` bytes of what a socket has into at most `most` parts.
-    fn read(&self, fd: &OwnedFd, n: usize, most: usize) -> std::result::Result<Vec<Part>, NotRead> {
-        let mut pages = self.pages.lock();
-        let Some(registered) = &mut *pages else { return Err(NotRead::Unbound) };
-        // No more than there is something for: others draw from the same memory.
-        let there = rustix::io::ioctl_fionread(fd).map_or(MOST, |there| there as usize);
-        let n = n.min(there.max(1).next_multiple_of(self.memory.page_len() as usize));
-        let Some(mut parts) = self.draw(n, most) else {
-            // The end, and nothing at all, take no page.
-            return match look(fd).map_err(NotRead::Errno)? {
-                0 => Ok(Vec::new()),
-                _ => {
-                    self.tell(true);
-                    Err(NotRead::Starved)
-                }
-            };
-        };
-        self.tell(false);
-        let len = loop {
-            match registered.read(fd, &parts) {
-                Err(Errno::INTR) => {}
-                read => break read.map_err(NotRead::Errno)?,
-            }
-        };
-        // Before anybody looks at what is free.
-        self.memory.trim(&mut parts, len);
-        Ok(parts)
-    }
-
-    /// Pages for up to `n` bytes, or for fewer where no more are free.
-    fn draw(&self, n: usize, most: usize) -> Option<Vec<Part>> {
-        let each = self.memory.page_len() as usize;
-        let mut room = n.min(MOST).next_multiple_of(each);
-        let mut parts = loop {
-            match self.memory.alloc(room) {
-                Ok(parts) => break parts,
-                Err(_) if room == each => return None,
-                Err(_) => room = (room / 2).next_multiple_of(each),
-            }
-        };
-        parts.truncate(most.min(MOST_PLACES));
-        self.memory.trim(&mut parts, n);
-        Some(parts)
-    }
-
-    /// Tells whoever asks for events that something waits for a page, or does no more.
-    fn tell(&self, starved: bool) {
-        let mut told = self.told.lock();
-        if told.starved != starved {
-            told.starved = starved;
-            let event = if starved { Event::Starved } else { Event::Fed };
-            if told.events.len() < EVENTS {
-                told.events.push_back(event);
-            }
-        }
-    }
-
-    /// Calls what takes from a socket otherwise, or looks at it, while the ring does not.
-    fn while_bound<R>(
-        &self,
-        call: impl FnOnce() -> std::result::Result<R, Errno>,
-    ) -> std::result::Result<R, NotRead> {
-        let pages = self.pages.lock();
-        if pages.is_none() {
-            return Err(NotRead::Unbound);
-        }
-        call().map_err(NotRead::Errno)
-    }
-
-    fn frag(&self, part: &Part) -> Frag {
-        let offset = self.memory.place(part).unwrap_or_default();
-        Frag { offset, len: part.len() as u32, token: 0, binding: self.id }
-    }
-}
-
-impl fmt::Debug for Landing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Landing({} of {:?})", self.id, self.memory)
-    }
-}
 
 /// What is next.
 enum Next {
@@ -524,12 +296,6 @@ impl Stream {
             }
         }
     }
-}
-
-/// Whether a socket has something: 1, or 0 at the end.
-fn look(fd: &OwnedFd) -> std::result::Result<usize, Errno> {
-    let how = net::RecvFlags::PEEK | net::RecvFlags::DONTWAIT;
-    net::recv(fd, &mut [0; 1], how).map(|(len, _)| len)
 }
 
 /// Why memory cannot be bound under the kernel's TCP.

@@ -1,7 +1,7 @@
 //! The thread that makes all requests, and who wants its attention.
 
 use super::config::Config;
-use super::device::Devices;
+use super::devices::Devices;
 use onecopy_chain::notify::zerocopy::{Account, Allowance};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{CommonPool, OpenError, PagePool, PoolConfig};

@@ -1,10 +1,11 @@
 //! Listeners, as programs hold them.
 
+use super::address::addresses;
 use super::connection::Phase;
 use super::engine::Kernel;
 use super::listening::Listening;
 use super::options;
-use super::socket::{Stream, addresses, changed, common, open, seen};
+use super::socket::{Stream, changed, common, open, seen};
 use super::wait::{Patience, explained, here};
 use crate::bell::Bell;
 use crate::carrier::tcp::{self, Endpoint};

@@ -13,16 +13,20 @@
 //! | `socket`, `listener` | what programs hold |
 //! | `connection`, `listening` | what the ring does for each |
 //! | `datagrams` | sockets of UDP, as programs hold them |
-//! | `device`, `source` | receiving into a device's memory, and sending from there |
+//! | `device` | receiving into a device's memory |
+//! | `devices`: `landing`, `source` | devices' memory that is bound: to receive into, to send from |
 //! | `outbox` | their sends from where the bytes lie, which the ring makes |
 //! | `wait` | how calls wait, and what they say when they fail |
-//! | `options` | what is set, by setsockopt(2) |
+//! | `options`, `address` | what is set, by setsockopt(2), and who is at either end |
 
+mod address;
 mod config;
 mod connection;
 mod datagrams;
 mod device;
+mod devices;
 mod engine;
+mod landing;
 mod listener;
 mod listening;
 mod options;
@@ -33,7 +37,8 @@ mod wait;
 
 pub use config::{Config, ZeroCopy};
 pub(crate) use datagrams::{bind as udp_bind, open as udp_open};
-pub(crate) use device::{Devices, not_bound};
+pub(crate) use device::not_bound;
+pub(crate) use devices::Devices;
 pub(crate) use engine::{Failed, Kernel};
 pub(crate) use listener::listen;
 pub(crate) use socket::connect;

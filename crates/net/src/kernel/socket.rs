@@ -1,5 +1,6 @@
 //! Connections, as programs hold them.
 
+use super::address::{addresses, family};
 use super::config::ZeroCopy;
 use super::connection::{Connection, Goes, Inner, NO_PAGE, Phase};
 use super::engine::{Kernel, Shared};
@@ -21,7 +22,7 @@ use onecopy_socket::registry::{Protocol, Row, Type};
 use onecopy_socket::{Carrier, Error, Op, Reader, RecvFlags, Result, SendFlags};
 use onecopy_sync::{Mutex, MutexGuard};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{SocketFlags, SocketType, sockopt};
 use std::fmt;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -121,7 +122,8 @@ impl Stream {
 
     /// The memory of devices' that `chain` is sent from; None where some of it is not bound for that.
     fn sources(&self, chain: &Chain) -> Option<Sources> {
-        Sources::of(chain, &self.connection.shared().devices)
+        let devices = &self.connection.shared().devices;
+        Sources::of(chain, |memory| devices.source(memory))
     }
 
     /// Whether what is received may go to a device's memory.
@@ -553,17 +555,4 @@ fn info(fd: BorrowedFd<'_>) -> Info {
         last_data_sent: word(44),
         ..Info::default()
     }
-}
-
-/// The family of `address`.
-pub(super) fn family(address: SocketAddr) -> AddressFamily {
-    if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
-}
-
-/// What getsockname(2) and getpeername(2) say.
-pub(super) fn addresses(fd: impl AsFd) -> onecopy_inet::stack::Bound {
-    let local = rustix::net::getsockname(&fd).ok().and_then(|address| SocketAddr::try_from(address).ok());
-    let remote =
-        rustix::net::getpeername(&fd).ok().flatten().and_then(|address| SocketAddr::try_from(address).ok());
-    onecopy_inet::stack::Bound { local, remote }
 }

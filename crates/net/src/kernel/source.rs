@@ -5,7 +5,6 @@
 //! wait for room: where there is none the thread's own ring tells of some. (A write to a peer that is gone makes SIGPIPE, too, where a send says
 //! MSG_NOSIGNAL. All signals of that thread are blocked.)
 
-use super::device::Devices;
 use onecopy_chain::{Chain, Kind};
 use onecopy_link::Registered;
 use onecopy_sync::Mutex;
@@ -49,14 +48,14 @@ impl fmt::Debug for Source {
 pub(super) struct Sources(Vec<Arc<Source>>);
 
 impl Sources {
-    /// Those of the bytes of `chain`, none for the host's. None where some lie in memory that is not bound.
-    pub fn of(chain: &Chain, devices: &Devices) -> Option<Sources> {
+    /// Those of the bytes of `chain`, none for the host's, as `bound` has them. None where some lie in memory that is not bound.
+    pub fn of(chain: &Chain, bound: impl Fn(u64) -> Option<Arc<Source>>) -> Option<Sources> {
         let mut sources = Sources::default();
         if chain.kind() == Some(Kind::Device) {
             for fragment in chain.fragments() {
                 let memory = fragment.page().pool_id();
                 if sources.find(memory).is_none() {
-                    sources.0.push(devices.source(memory)?);
+                    sources.0.push(bound(memory)?);
                 }
             }
         }

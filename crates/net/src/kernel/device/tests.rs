@@ -4,10 +4,12 @@ use super::*;
 use crate::devmem::Binding;
 use crate::kernel::connection::Phase;
 use crate::{Stack, Transport};
-use onecopy_pool::DeviceId;
+use onecopy_pool::{DeviceId, DeviceMemory};
 use onecopy_testing::{LONG, begun, wait_asleep};
+use std::fmt;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 
 /// A connection whose bytes belong in bound memory, its peer, and behind them its stack. None where the kernel cannot do it.
 fn connection() -> Option<(Stack, Stream, TcpStream, Binding)> {

@@ -42,6 +42,7 @@ mod desc;
 mod device;
 mod error;
 mod hold;
+mod home;
 mod memory;
 #[cfg(all(test, loom))]
 mod models;
@@ -57,6 +58,7 @@ mod runs;
 mod shared;
 mod shares;
 mod stats;
+mod thread;
 
 pub use cache::{BULK, CACHE};
 pub use claim::{Claim, Purpose};

@@ -3,11 +3,12 @@
 use crate::debug::What;
 use crate::desc::{CUT, Desc, REF, WATCHED};
 use crate::hold::Hold;
+use crate::home;
 use crate::memory::Memory;
 use crate::netmem::{DEVICE, DeviceId, Netmem};
 use crate::provider::MemoryProvider;
 use crate::region::Region;
-use crate::shared::{self, Shared};
+use crate::shared::Shared;
 use crate::shares::Shares;
 use onecopy_sync::atomic::Ordering;
 use onecopy_sys::map::{Mapping, Span};
@@ -57,7 +58,7 @@ impl Tagged {
 pub struct Page(Tagged);
 
 // SAFETY: a reference is counted by atomics, and the last one returns the page through the ring, which is made for any
-// thread, or into the cache on the thread that owns it alone (`shared::put`). The bytes are read through `&Page`, and
+// thread, or into the cache on the thread that owns it alone (`home::put`). The bytes are read through `&Page`, and
 // written only through `&mut Page` while that is the only reference.
 unsafe impl Send for Page {}
 // SAFETY: as above.
@@ -127,7 +128,7 @@ impl Page {
         if pages < has {
             desc.len.store(pages * shared.page_len() as u32, Ordering::Relaxed);
             // SAFETY: they were this run's, and no one's from now on. The pool lives, as the page does.
-            unsafe { shared::put_run(desc.shared, desc.index + pages, has - pages) }
+            unsafe { home::put_run(desc.shared, desc.index + pages, has - pages) }
         }
     }
 
@@ -313,7 +314,7 @@ impl Drop for Page {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: the value owned one reference.
-        unsafe { shared::put(self.0) }
+        unsafe { home::put(self.0) }
     }
 }
 

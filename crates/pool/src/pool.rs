@@ -5,12 +5,13 @@ use crate::config::PoolConfig;
 use crate::debug::What;
 use crate::desc::REF;
 use crate::error::{AllocError, Lie, OpenError, ReturnError};
+use crate::home;
 use crate::netmem::Netmem;
 use crate::page::{Page, Tagged};
 use crate::provider::{About, Batch, MemoryProvider};
 use crate::region::Region;
 use crate::runs::{LONGEST, Runs};
-use crate::shared::{self, Shared};
+use crate::shared::Shared;
 use crate::shares::{Piece, Shares};
 use crate::stats::Stats;
 use onecopy_sync::atomic::Ordering;
@@ -112,7 +113,7 @@ impl PagePool {
                             bump(&shared.counts.slow, 1);
                             for &page in &fresh[..count] {
                                 // SAFETY: it was just claimed, and nobody has it.
-                                unsafe { shared::put_run(self.shared, page, 1) }
+                                unsafe { home::put_run(self.shared, page, 1) }
                             }
                             continue;
                         }
@@ -163,7 +164,7 @@ impl PagePool {
             if !shared.cache.stock(page) {
                 // The cache was empty, but the provider may have dropped pages of this very pool since.
                 // SAFETY: a page from ring or provider has one reference, given up here.
-                unsafe { shared::put_ring(self.shared, page) }
+                unsafe { home::put_ring(self.shared, page) }
             }
         }
         // SAFETY: as above; the reference is now the caller's.
@@ -256,7 +257,7 @@ impl PagePool {
             Some(page) if self.shared().debug.is_none() => unsafe { Page::from_tagged(page) },
             Some(page) => {
                 // SAFETY: as above, given up here.
-                unsafe { shared::put_last(page) }
+                unsafe { home::put_last(page) }
                 self.alloc()?
             }
             None => self.alloc()?,
@@ -273,7 +274,7 @@ impl PagePool {
         // cache, which is ours to touch: we are the owner (`PagePool` is not Sync).
         unsafe {
             let desc = page.desc().as_ptr();
-            // Acquire, and why the load comes first: as in `shared::put`.
+            // Acquire, and why the load comes first: as in `home::put`.
             let ours = (*desc).refs.load(Ordering::Acquire) == REF && (*desc).shared == self.shared;
             if ours && self.shared().cache.push(page) {
                 return;
@@ -295,9 +296,9 @@ impl PagePool {
         unsafe {
             if full {
                 bump(&self.shared().counts.cache_full, 1);
-                shared::put_ring(self.shared, page);
+                home::put_ring(self.shared, page);
             } else {
-                shared::put(page);
+                home::put(page);
             }
         }
     }

@@ -1,6 +1,6 @@
-//! What a pool's handle and its pages hold together, and the way of a page home.
+//! What a pool's handle and its pages hold together.
 
-use crate::cache::{Cache, bump};
+use crate::cache::Cache;
 use crate::config::{BASE_LEN, PoolConfig};
 use crate::debug::{self, Histories, What};
 use crate::desc::{AWAY, Desc, MARKS, REF, REFS, WATCHED};
@@ -9,9 +9,10 @@ use crate::memory::Area;
 use crate::netmem::Netmem;
 use crate::page::{Page, Tagged};
 use crate::provider::{MemoryProvider, Need};
-use crate::ring::{Push, Ring};
+use crate::ring::Ring;
 use crate::runs::Runs;
 use crate::stats::{AllocStats, RecycleStats, Stats, TroubleStats};
+use crate::thread;
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +33,7 @@ fn next_id() -> u64 {
 }
 
 /// A static cannot hold one of loom's atomics, and nothing is ordered by these numbers.
-fn count_up(last: &Mutex<u64>) -> u64 {
+pub(crate) fn count_up(last: &Mutex<u64>) -> u64 {
     let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
     *last += 1;
     *last
@@ -45,7 +46,7 @@ pub(crate) struct Shared {
     pub ring: Ring,
     /// Which thread's drops may go straight into the cache: its number, else [`UNBOUND`]. Only the bound thread itself
     /// ever writes its number here or takes it away, so whoever reads its own number is the owner.
-    owner: AtomicU64,
+    pub owner: AtomicU64,
     life: AtomicU64,
     pub id: u64,
     pub limit: u32,
@@ -469,134 +470,5 @@ impl Shared {
             let (base, len) = ((*desc.as_ptr()).base, (*desc.as_ptr()).len.load(Ordering::Relaxed));
             (!base.is_null()).then(|| std::slice::from_raw_parts_mut(base, len as usize))
         }
-    }
-}
-
-/// Gives up a reference. The last one sends the page home.
-///
-/// # Safety
-///
-/// The caller owns a reference, which is gone.
-#[inline]
-pub(crate) unsafe fn put(page: Tagged) {
-    let desc = page.desc();
-    // SAFETY: the caller's reference keeps pool and descriptor alive; `give_up` tells whether the page is ours alone.
-    unsafe {
-        // Read first: who has the only reference needs no atomic instruction to know that it is the last one.
-        // Acquire pairs with the subtraction in `give_up`: all others are done with the page.
-        if (*desc.as_ptr()).refs.load(Ordering::Acquire) == REF || Desc::give_up(desc, REF) {
-            put_last(page);
-        }
-    }
-}
-
-/// Sends a page home.
-///
-/// # Safety
-///
-/// The caller has the only reference, which is gone.
-#[inline]
-pub(crate) unsafe fn put_last(page: Tagged) {
-    // SAFETY: the reference keeps pool and descriptor alive.
-    unsafe {
-        let shared = (*page.desc().as_ptr()).shared;
-        if (*shared.as_ptr()).owner.load(Ordering::Relaxed) == thread::current() {
-            put_cached(shared, page);
-        } else {
-            put_ring(shared, page);
-        }
-    }
-}
-
-/// Owner: keeps a page in the cache, or where there is room.
-///
-/// # Safety
-///
-/// The caller is the owner, and has the only reference, which is gone.
-#[inline]
-pub(crate) unsafe fn put_cached(shared: NonNull<Shared>, page: Tagged) {
-    // SAFETY: as the caller says. The owner's handle keeps the pool alive.
-    unsafe {
-        if !(*shared.as_ptr()).cache.push(page) {
-            bump(&(*shared.as_ptr()).counts.cache_full, 1);
-            put_ring(shared, page);
-        }
-    }
-}
-
-/// Sends a page home through the ring.
-///
-/// # Safety
-///
-/// The caller has the only reference, which is gone.
-#[inline]
-pub(crate) unsafe fn put_ring(shared: NonNull<Shared>, page: Tagged) {
-    // SAFETY: the page keeps pool and descriptor alive as long as it is not in the ring.
-    unsafe {
-        if (*shared.as_ptr()).runs.is_some() {
-            let desc = page.desc().as_ptr();
-            // Relaxed: the only reference is ours.
-            let len = (*desc).len.load(Ordering::Relaxed);
-            return put_run(shared, (*desc).index, (u64::from(len) / (*shared.as_ptr()).page_len()) as u32);
-        }
-        match Ring::push(&raw const (*shared.as_ptr()).ring, (*page.desc().as_ptr()).index) {
-            Push::Done => {}
-            Push::Full => {
-                (*shared.as_ptr()).trouble.ring_full.fetch_add(1, Ordering::Relaxed);
-                Shared::release(page);
-            }
-            Push::Closed => Shared::release(page),
-        }
-    }
-}
-
-/// Brings home `pages` pages from number `first` on, of a pool whose pages go out as runs.
-///
-/// # Safety
-///
-/// The pool lives. Each of them is claimed, and has no reference but one that is the caller's, and gone.
-pub(crate) unsafe fn put_run(shared: NonNull<Shared>, first: u32, pages: u32) {
-    // SAFETY: a page that is claimed keeps the pool alive until it is released, or is home: after that nothing of the pool is touched.
-    unsafe {
-        let Some(runs) = &(*shared.as_ptr()).runs else { unreachable!("such a pool has runs") };
-        runs.count(pages);
-        if !Runs::put(runs, first, pages) {
-            // The last one may free the pool.
-            for page in first..first + pages {
-                Shared::release((*shared.as_ptr()).tagged(page));
-            }
-        }
-    }
-}
-
-/// Numbers of threads: a number is never used twice, as an address would be.
-pub(crate) mod thread {
-    use std::cell::Cell;
-    use std::sync::Mutex;
-
-    #[cfg(not(loom))]
-    std::thread_local! {
-        static NUMBER: Cell<u64> = const { Cell::new(0) };
-    }
-    #[cfg(loom)]
-    loom::thread_local! {
-        static NUMBER: Cell<u64> = Cell::new(0);
-    }
-
-    /// This thread's number; 0, which owns nothing, if it never asked for one.
-    #[inline]
-    pub fn current() -> u64 {
-        NUMBER.with(Cell::get)
-    }
-
-    /// This thread's number, given now if it has none.
-    pub fn number() -> u64 {
-        static LAST: Mutex<u64> = Mutex::new(0);
-        NUMBER.with(|number| {
-            if number.get() == 0 {
-                number.set(super::count_up(&LAST));
-            }
-            number.get()
-        })
     }
 }

@@ -2,8 +2,8 @@
 //! page_pool_drain_frag().
 
 use crate::desc::{CUT, Desc, REF};
+use crate::home;
 use crate::page::{Page, Tagged};
-use crate::shared;
 use onecopy_sys::map::Span;
 use std::fmt;
 
@@ -77,7 +77,7 @@ impl Drop for Shares {
         // SAFETY: `left` references are ours.
         unsafe {
             if Desc::give_up(self.page.desc(), self.left) {
-                shared::put_last(self.page);
+                home::put_last(self.page);
             }
         }
     }

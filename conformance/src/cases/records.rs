@@ -45,6 +45,8 @@ pub const NOT_AGAIN: &[&str] = &[
     // There are none to be sent by other programs.
     "rights.bad_fd",
     "rights.short_cmsg",
+    // A loan is a record of its own.
+    "transfer.loans",
     // A client's first send waits for the accept.
     "upgrade.chopped",
     "upgrade.half_close",

@@ -1,9 +1,12 @@
 //! Bytes in bulk: order and integrity, sends from many threads, the moment of the upgrade, plain peers.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
+
+use onecopy::unix::SharedPool;
+use onecopy_testing::LONG;
 
 use crate::case::Source::{Both, FreeBsd};
 use crate::case::{Case, Ctx};
@@ -41,6 +44,13 @@ pub const CASES: &[Case] = &[
         Both,
         "intact, intact",
         nonblocking,
+    ),
+    Case::same(
+        "transfer.loans",
+        "pages by reference, of all sizes, small ones copied where that is faster: bytes arrive once and in order, and each page comes home",
+        Both,
+        "intact, all home",
+        loans,
     ),
     Case::same(
         "upgrade.chopped",
@@ -269,6 +279,37 @@ fn peek_wrap(cx: &Ctx<'_>) -> Outcome {
         }
     }
     Ok("intact".to_owned())
+}
+
+/// Of small ones so many in a row that a stream compares which way is faster, and then takes that; then of any size.
+fn loans(cx: &Ctx<'_>) -> Outcome {
+    const PAGE: usize = 16 << 10;
+    let (a, b) = cx.pair()?;
+    let (a, b, pattern) = (&*a, &*b, Pattern(71));
+    let mut dice = Dice(72);
+    let small = [64, 700, 64].into_iter().flat_map(|size| [size; 8_000]);
+    let sizes: Vec<usize> = small.chain((0..2_000).map(|_| dice.size(PAGE))).collect();
+    let sum = sizes.iter().sum();
+    let send = move || {
+        let pool = SharedPool::new(PAGE, 64).map_err(io::Error::from)?;
+        let mut at = 0;
+        for size in sizes {
+            let bytes = pattern.bytes(at, size);
+            let mut sent = 0;
+            while sent < size {
+                sent += a.send_loan(&pool, &bytes[sent..])?;
+            }
+            at += size;
+        }
+        while pool.lent() > 0 {
+            if pool.reclaim_within(LONG).map_err(io::Error::from)? == 0 && pool.lent() > 0 {
+                return Err(Stop::broken(format!("{} pages stay away", pool.lent())));
+            }
+        }
+        Ok(())
+    };
+    at_once(vec![(a, Box::new(send)), (b, Box::new(move || recv_chopped(b, pattern, sum, 73)))])?;
+    Ok("intact, all home".to_owned())
 }
 
 fn nonblocking(cx: &Ctx<'_>) -> Outcome {

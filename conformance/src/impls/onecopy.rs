@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use onecopy::unix::{self, Ancillary, Config, Records, SendAncillary};
+use onecopy::unix::{self, Ancillary, Config, Records, SendAncillary, SharedPool};
 use onecopy::{Carrier, ReceivedFlags, RecvFlags, SendFlags, Transport, Wait};
 
 use super::kernel::{Kernel, meet};
@@ -398,6 +398,12 @@ impl End for Ours {
     in_common!();
 
     in_common!(connected);
+
+    fn send_loan(&self, pool: &SharedPool, data: &[u8]) -> io::Result<usize> {
+        let mut loan = pool.loan_within(data.len(), onecopy_testing::LONG)?;
+        loan.copy_from_slice(data);
+        Ok(self.0.send_loan(loan).map_err(|not| not.error)?)
+    }
 
     fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], control: bool, f: Rx) -> io::Result<Came> {
         let flags = recv_flags(f)?;

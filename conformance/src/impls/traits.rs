@@ -6,6 +6,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use onecopy::unix::SharedPool;
+
 /// A socket's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Name {
@@ -145,6 +147,10 @@ pub trait End: Send + Sync {
     /// Sends in the implementation's own way to write where the peer will read; where it has none, as send()
     fn send_in_place(&self, data: &[u8], flags: Tx) -> io::Result<usize> {
         self.send(data, flags)
+    }
+    /// Sends pages of that pool by reference; where there is no such way, as send()
+    fn send_loan(&self, _pool: &SharedPool, data: &[u8]) -> io::Result<usize> {
+        self.send(data, Tx { nosignal: true, ..Tx::default() })
     }
     /// Receives in the implementation's own way to look at bytes where they lie (which may be fewer than are there);
     /// where it has none, as recvmsg()

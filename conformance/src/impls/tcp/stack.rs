@@ -1,4 +1,4 @@
-//! Ours: two stacks, joined by a cable, so that nobody has to be root.
+//! Ours: two stacks, joined by cables, so that nobody has to be root.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
@@ -18,13 +18,18 @@ use super::super::traits::{
 use super::{Places, Settled, pair};
 
 /// TCP of our stacks.
-pub struct Stack;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack {
+    /// Of one shard, as they are.
+    One,
+    /// Of two shards: what comes by a cable is as often the other one's.
+    Two,
+}
 
-/// Two hosts: the clients' and the servers', each with the descriptor of its end of the cable.
+/// Two hosts: the clients' and the servers', each with the descriptors of its ends of the cables, one for each shard.
 struct Hosts {
-    clients: onecopy::Stack,
-    servers: onecopy::Stack,
-    ends: [OwnedFd; 2],
+    clients: (onecopy::Stack, Vec<OwnedFd>),
+    servers: (onecopy::Stack, Vec<OwnedFd>),
 }
 
 static PLACES: Places = Places::new();
@@ -33,52 +38,71 @@ static PLACES: Places = Places::new();
 const LOOKS: usize = 64;
 
 impl Hosts {
-    fn get() -> &'static Hosts {
-        static HOSTS: OnceLock<Hosts> = OnceLock::new();
-        HOSTS.get_or_init(|| Hosts::new().expect("two stacks on a cable"))
-    }
-
-    fn new() -> io::Result<Hosts> {
-        let (a, b) = Tap::cable(1500)?;
-        let ends = [a.as_fd().try_clone_to_owned()?, b.as_fd().try_clone_to_owned()?];
-        let build = |tap, address| onecopy::Stack::builder().link(tap).address(address).build();
-        Ok(Hosts { clients: build(a, "10.0.0.1/24")?, servers: build(b, "10.0.0.2/24")?, ends })
-    }
-
-    /// How many packets the link has taken from both.
-    fn sent(&self) -> u64 {
-        let sent = |stack: &onecopy::Stack| {
-            let counters = stack.link_counters().into_iter();
-            counters.filter(|(name, _)| *name == "transmitted").map(|(_, count)| count).sum::<u64>()
+    fn new(shards: usize) -> io::Result<Hosts> {
+        let cables = (0..shards).map(|_| Tap::cable(1500)).collect::<Result<Vec<_>, _>>()?;
+        let (clients, servers): (Vec<Tap>, Vec<Tap>) = cables.into_iter().unzip();
+        let build = |taps: Vec<Tap>, address| -> io::Result<_> {
+            let ends = taps.iter().map(|tap| tap.as_fd().try_clone_to_owned()).collect::<io::Result<_>>()?;
+            Ok((onecopy::Stack::builder().links(taps).address(address).build()?, ends))
         };
-        sent(&self.clients) + sent(&self.servers)
+        Ok(Hosts { clients: build(clients, "10.0.0.1/24")?, servers: build(servers, "10.0.0.2/24")? })
     }
-}
 
-/// Waits until nothing is under way: both have taken all that came, and have sent nothing since.
-fn settle() {
-    let hosts = Hosts::get();
-    for _ in 0..LOOKS {
-        let before = hosts.sent();
-        for (stack, end) in [&hosts.clients, &hosts.servers].into_iter().zip(&hosts.ends) {
-            let mut fds = [PollFd::new(end, PollFlags::IN)];
-            while poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
-                // (Where a thread waits for a socket, that one takes what has come.)
-                let _ = stack.drive(Duration::ZERO);
+    /// What the counters of that name come to, of both.
+    fn count(&self, names: &[&str]) -> u64 {
+        let count = |stack: &onecopy::Stack| {
+            let counters = stack.link_counters().into_iter();
+            counters.filter(|(name, _)| names.contains(name)).map(|(_, count)| count).sum::<u64>()
+        };
+        count(&self.clients.0) + count(&self.servers.0)
+    }
+
+    /// Waits until nothing is under way: both have taken all that came, and have sent nothing since.
+    fn settle(&self) {
+        // How many packets the cables have taken, and the shards from each other.
+        let moved = || self.count(&["transmitted", "handed_over"]);
+        for _ in 0..LOOKS {
+            let before = moved();
+            for (stack, ends) in [&self.clients, &self.servers] {
+                for end in ends {
+                    let mut fds = [PollFd::new(end, PollFlags::IN)];
+                    while poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+                        // (Where a thread waits for a socket, that one takes what has come; and a shard's own, where there are several.)
+                        let _ = stack.drive(Duration::ZERO);
+                        std::thread::yield_now();
+                    }
+                }
+            }
+            while self.count(&["handed_over_waiting"]) > 0 {
                 std::thread::yield_now();
             }
-        }
-        // (Whoever has taken it works at it until it lets go of the stack's lock, which this asks for.)
-        if hosts.sent() == before {
-            return;
+            // (Whoever has taken it works at it until it lets go of the shard's lock, which this asks for.)
+            if moved() == before {
+                return;
+            }
         }
     }
 }
 
-/// A stream that sends at once what it is given.
-fn stream(stream: Stream) -> io::Result<Conn> {
-    stream.set_nodelay(true)?;
-    Ok(Box::new(Settled::new(Ours(stream), settle)))
+impl Stack {
+    fn hosts(self) -> &'static Hosts {
+        static HOSTS: [OnceLock<Hosts>; 2] = [const { OnceLock::new() }; 2];
+        let shards = self as usize + 1;
+        HOSTS[self as usize].get_or_init(|| Hosts::new(shards).expect("two stacks on cables"))
+    }
+
+    fn settle(self) -> fn() {
+        match self {
+            Stack::One => || Stack::One.hosts().settle(),
+            Stack::Two => || Stack::Two.hosts().settle(),
+        }
+    }
+
+    /// A stream that sends at once what it is given.
+    fn stream(self, stream: Stream) -> io::Result<Conn> {
+        stream.set_nodelay(true)?;
+        Ok(Box::new(Settled::new(Ours(stream), self.settle())))
+    }
 }
 
 impl Tcp for Stack {
@@ -87,21 +111,21 @@ impl Tcp for Stack {
     }
 
     fn listen_at(&self, at: SocketAddr, backlog: u32) -> io::Result<Box<dyn Listening>> {
-        let listener = Listener::bind_with_backlog(&Hosts::get().servers, at, backlog)?;
-        Ok(Box::new(Settled::new(Accepting(listener), settle)))
+        let listener = Listener::bind_with_backlog(&self.hosts().servers.0, at, backlog)?;
+        Ok(Box::new(Settled::new(Accepting(listener, *self), self.settle())))
     }
 
     fn connect_to(&self, to: SocketAddr) -> io::Result<Conn> {
-        stream(Stream::connect(&Hosts::get().clients, to)?)
+        self.stream(Stream::connect(&self.hosts().clients.0, to)?)
     }
 
     fn connect_from(&self, from: SocketAddr, to: SocketAddr) -> io::Result<Conn> {
-        stream(Stream::connect_from(&Hosts::get().clients, from, to)?)
+        self.stream(Stream::connect_from(&self.hosts().clients.0, from, to)?)
     }
 
     fn begin(&self, to: SocketAddr) -> (io::Result<()>, Option<Conn>) {
-        match Stream::connect_nonblocking(&Hosts::get().clients, to) {
-            Ok(begun) => (Ok(()), stream(begun).ok()),
+        match Stream::connect_nonblocking(&self.hosts().clients.0, to) {
+            Ok(begun) => (Ok(()), self.stream(begun).ok()),
             Err(error) => (Err(error.into()), None),
         }
     }
@@ -109,7 +133,10 @@ impl Tcp for Stack {
 
 impl Impl for Stack {
     fn name(&self) -> &'static str {
-        "onecopy-tcp"
+        match self {
+            Stack::One => "onecopy-tcp",
+            Stack::Two => "onecopy-tcp-shards",
+        }
     }
 
     fn column(&self) -> Column {
@@ -117,7 +144,10 @@ impl Impl for Stack {
     }
 
     fn about(&self) -> &'static str {
-        "our TCP: two stacks in one process, joined by a cable (`Tap::cable`)"
+        match self {
+            Stack::One => "our TCP: two stacks in one process, joined by a cable (`Tap::cable`)",
+            Stack::Two => "our TCP: two such stacks of two shards each, with a cable for each shard",
+        }
     }
 
     fn pair(&self, _kind: Kind, _dir: &Path) -> io::Result<(Conn, Conn)> {
@@ -246,11 +276,11 @@ impl End for Ours {
 }
 
 /// A listener of ours.
-struct Accepting(Listener);
+struct Accepting(Listener, Stack);
 
 impl Listening for Accepting {
     fn accept(&self) -> io::Result<Conn> {
-        stream(self.0.accept()?.0)
+        self.1.stream(self.0.accept()?.0)
     }
 
     fn set_nonblocking(&self, on: bool) -> io::Result<()> {

@@ -115,9 +115,10 @@ impl Mesh {
         &self.inboxes[self.me].bell
     }
 
-    /// How much was handed to this shard, and how much was dropped as there was no room.
-    pub fn counts(&self) -> (u64, u64) {
-        let waits = self.inboxes[self.me].waits.lock();
-        (waits.put, waits.dropped)
+    /// How much was handed to this shard, how much of it waits, and how much was dropped as there was no room.
+    pub fn counters(&self) -> [(&'static str, u64); 3] {
+        let Waits { handed, put, dropped, .. } = &*self.inboxes[self.me].waits.lock();
+        let waiting = handed.len() as u64;
+        [("handed_over", *put), ("handed_over_waiting", waiting), ("handed_over_dropped", *dropped)]
     }
 }

@@ -201,8 +201,7 @@ impl Shard {
     pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.link.counters();
         if let Some(mesh) = &self.mesh {
-            let (handed, dropped) = mesh.counts();
-            counters.extend([("handed_over", handed), ("handed_over_dropped", dropped)]);
+            counters.extend(mesh.counters());
         }
         counters
     }

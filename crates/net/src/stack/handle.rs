@@ -182,7 +182,8 @@ impl Stack {
     }
 
     /// What the link has counted, each with its name ([`Port::counters`](crate::Port::counters)), or the ring. Of a stack with several shards, their sums,
-    /// and what came by the queue of another one than whose it was (`handed_over`, and `handed_over_dropped`).
+    /// and what came by the queue of another one than whose it was (`handed_over`, of that what waits there now,
+    /// `handed_over_waiting`, and `handed_over_dropped`).
     pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
         match &self.engine {
             Engine::Own(owner) => owner.link_counters(),

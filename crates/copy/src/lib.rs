@@ -11,6 +11,7 @@
 
 mod arch;
 pub mod calibrate;
+pub mod compare;
 mod dispatch;
 mod learn;
 mod look;

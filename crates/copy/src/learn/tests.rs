@@ -1,6 +1,7 @@
 //! Machines that are simulated: a writer and a reader with rates for each kind of stores, a ring between them.
 
 use super::*;
+use crate::compare::RARELY;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -240,7 +241,6 @@ proptest! {
             }
             learner.look(now, head, tail);
             let _ = (learner.store(), learner.learned().to_string());
-            prop_assert!(learner.pairs.len() <= WINDOW);
         }
     }
 }

@@ -5,15 +5,15 @@
 //! [`onecopy_copy::Learner`] compares stores:
 //!
 //! - Sizes are told apart by powers of two. A **unit** is a number of loans of one such class, one after the other: more than lie between the
-//!   two ends, so that the time of a unit is that of the slower end.
-//! - A comparison is made of units: one by the chosen way, one by the other that doesn't count, one by the other, one by the chosen that doesn't
-//!   count, one by the chosen. In those that don't count, the ends still have loans of the other way before them.
-//! - The other way is chosen if it was faster than both units of the chosen one: by a lot at once, by less if it is so twice. Copying has
-//!   to be faster by 8 %. Lending leaves the caches, and the room in the ring, to others.
+//!   two ends, so that the time of a unit is that of the slower end. Behind a change the ends still have loans of the other way before
+//!   them: that unit doesn't count.
+//! - Lending is where it begins, and what wins a tie: it leaves the caches, and the room in the ring, to others.
 //! - What holds for a size holds for smaller ones where it is copying, and for larger ones where it is lending.
 //! - Nothing is compared of what is too large to be a question, nor of sizes that change all the time: these are lent.
 //!
-//! There is no clock in here: the caller's is read twice a unit.
+//! There is no clock in here: the caller's is read once a unit.
+
+use onecopy_copy::compare::Comparison;
 
 /// Longer loans are lent, in bytes: a copy costs several times as much wherever it was measured.
 pub const LONGEST: usize = 16 << 10;
@@ -24,19 +24,9 @@ const MOST: u32 = LONGEST.trailing_zeros();
 /// A unit has at least, and at most, so many loans.
 const UNIT: u64 = 1024;
 const MOST_UNIT: u64 = 16 << 10;
-/// How many times faster copying must be than lending, and lending than copying.
-const COPY_FASTER: f64 = 1.08;
-const LEND_FASTER: f64 = 1.0;
-/// The same, for a comparison that decides alone.
-const MUCH_FASTER: f64 = 1.15;
-/// A comparison is void where the chosen way's two times differ by more than this factor.
-const STEADY: f64 = 1.25;
-/// Units between two comparisons, so that the other way gets one loan in fifty; doubled at most so often while nothing changes.
-const PAUSE: u64 = 100;
-const MAX_BACKOFF: u32 = 6;
 
 /// What one sending side has found out.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Crossing {
     /// Loans of this class and smaller ones are copied; below [`LEAST`]: none.
     copied: u32,
@@ -44,40 +34,19 @@ pub struct Crossing {
     lent: u32,
     /// The class of the loans of this unit. 0: there was none yet.
     class: u32,
-    phase: Phase,
-    /// Loans until the unit is over.
+    /// Of this class: the chosen way with the other one.
+    comparison: Comparison,
+    /// Loans of this unit, and how many of them are to come.
+    unit: u64,
     left: u64,
-    /// When it began, and how long those that count took: the chosen way's and the other's.
+    /// When it began.
     began: u64,
-    times: [u64; 2],
-    votes: u32,
-    backoff: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Phase {
-    /// Between comparisons.
-    Rest,
-    Chosen,
-    Settle,
-    Other,
-    Return,
-    Confirm,
 }
 
 impl Default for Crossing {
     fn default() -> Self {
-        Crossing {
-            copied: LEAST - 1,
-            lent: MOST + 1,
-            class: 0,
-            phase: Phase::Rest,
-            left: 0,
-            began: 0,
-            times: [0; 2],
-            votes: 0,
-            backoff: 0,
-        }
+        let comparison = Comparison::new(false);
+        Crossing { copied: LEAST - 1, lent: MOST + 1, class: 0, comparison, unit: 0, left: 0, began: 0 }
     }
 }
 
@@ -97,85 +66,58 @@ impl Crossing {
             self.turn_to(class, room);
         }
         self.left -= 1;
-        let copies = match self.phase {
-            Phase::Settle | Phase::Other => class > self.copied,
-            _ => class <= self.copied,
-        };
+        let copies = self.chooses_copies() != self.comparison.tries_other();
         if self.left == 0 {
             self.look(now(), room);
         }
         copies
     }
 
-    fn unit(&self, room: usize) -> u64 {
-        ((room >> self.class) as u64).clamp(UNIT, MOST_UNIT)
+    fn chooses_copies(&self) -> bool {
+        self.class <= self.copied
+    }
+
+    fn begin(&mut self, loans: u64) {
+        (self.unit, self.left) = (loans, loans);
     }
 
     /// Sizes have changed: what is under way says nothing.
     #[cold]
     fn turn_to(&mut self, class: u32, room: usize) {
-        (self.class, self.votes, self.backoff) = (class, 0, 0);
-        self.rest(room, if class <= self.copied || class >= self.lent { PAUSE } else { 1 });
+        self.class = class;
+        self.comparison.restart(class <= self.copied || class >= self.lent);
+        self.begin(self.comparison.first_stretch(self.least_unit(room)));
     }
 
-    fn rest(&mut self, room: usize, units: u64) {
-        (self.phase, self.left) = (Phase::Rest, self.unit(room) * units);
+    fn least_unit(&self, room: usize) -> u64 {
+        ((room >> self.class) as u64).clamp(UNIT, MOST_UNIT)
     }
 
     #[cold]
     fn look(&mut self, now: u64, room: usize) {
         let took = now.saturating_sub(self.began);
-        (self.began, self.left) = (now, self.unit(room));
-        self.phase = match self.phase {
-            Phase::Rest => Phase::Chosen,
-            Phase::Chosen => {
-                self.times[0] = took;
-                Phase::Settle
+        let rate = (took > 0).then(|| self.unit as f64 / took as f64);
+        let copies = self.chooses_copies();
+        // Lending is the favourite.
+        if let Some(verdict) = self.comparison.end(self.unit, rate, copies) {
+            if copies == verdict.switches() {
+                self.copied = self.copied.min(self.class - 1);
+                self.lent = self.lent.min(self.class);
+            } else {
+                self.copied = self.copied.max(self.class);
+                self.lent = self.lent.max(self.class + 1);
             }
-            Phase::Settle => Phase::Other,
-            Phase::Other => {
-                self.times[1] = took;
-                Phase::Return
-            }
-            Phase::Return => Phase::Confirm,
-            Phase::Confirm => return self.conclude(took, room),
-        };
-    }
-
-    fn conclude(&mut self, confirmed: u64, room: usize) {
-        let (first, other) = (self.times[0] as f64, self.times[1] as f64);
-        let (fast, slow) = (first.min(confirmed as f64), first.max(confirmed as f64));
-        let copies = self.class <= self.copied;
-        let needed = if copies { LEND_FASTER } else { COPY_FASTER };
-        let steady = slow <= fast * STEADY;
-        self.votes = match fast / other {
-            _ if !steady => 0,
-            times if times >= MUCH_FASTER => 2,
-            times if times > needed => self.votes + 1,
-            _ => 0,
-        };
-        if self.votes == 1 {
-            return self.rest(room, 1);
         }
-        let changes = self.votes >= 2;
-        self.votes = 0;
-        if changes != copies && steady {
-            // Copied from here on, or as before.
-            self.copied = self.copied.max(self.class);
-            self.lent = self.lent.max(self.class + 1);
-        } else if steady {
-            self.copied = self.copied.min(self.class - 1);
-            self.lent = self.lent.min(self.class);
-        }
-        self.backoff = if changes { 0 } else { (self.backoff + 1).min(MAX_BACKOFF) };
-        // What was void tells nothing, and is tried again sooner at first.
-        self.rest(room, if steady { PAUSE << (self.backoff.max(1) - 1) } else { 1 << self.backoff });
+        self.began = now;
+        let loans = self.comparison.stretch(self.least_unit(room));
+        self.begin(loans);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onecopy_copy::compare::RARELY;
 
     /// A machine on which loans take so many nanoseconds, and what is sent on it.
     struct Machine {
@@ -205,8 +147,10 @@ mod tests {
     }
 
     const ROOM: usize = 256 << 10;
-    /// Long enough for a first comparison of any size, with as many units as it may take.
-    const FIRST: u64 = 13 * MOST_UNIT;
+    /// Long enough for a first comparison of any size.
+    const FIRST: u64 = 6 * MOST_UNIT;
+    /// Long enough for as many as are looked at.
+    const ALL: u64 = 7 * 105 * MOST_UNIT;
 
     #[test]
     fn what_is_faster_is_chosen_and_the_other_is_tried_rarely() {
@@ -214,7 +158,7 @@ mod tests {
         assert_eq!(machine.send(64, UNIT), 0.0, "lent, until something is known");
         machine.send(64, FIRST);
         assert!(machine.send(64, 3_000_000) > 0.98);
-        machine.send(1024, FIRST);
+        machine.send(1024, ALL);
         assert!(machine.send(1024, 1_000_000) > 0.97, "154 ns are 9 % less");
         machine.send(2048, FIRST);
         assert!(machine.send(2048, 1_000_000) < 0.03, "218 ns");
@@ -225,10 +169,10 @@ mod tests {
     fn what_holds_for_a_size_is_not_asked_again_of_those_beyond() {
         let mut machine = Machine::new(100, |_| 10);
         machine.send(4096, FIRST);
-        assert_eq!(machine.send(512, UNIT * PAUSE), 1.0);
+        assert_eq!(machine.send(512, UNIT * 2 * RARELY), 1.0);
         let mut machine = Machine::new(10, |_| 100);
         machine.send(512, FIRST);
-        assert_eq!(machine.send(4096, UNIT * PAUSE), 0.0);
+        assert_eq!(machine.send(4096, UNIT * 2 * RARELY), 0.0);
         assert_eq!(machine.send(LONGEST + 1, 10 * FIRST), 0.0, "no question");
     }
 
@@ -237,6 +181,12 @@ mod tests {
         let mut machine = Machine::new(100, |_| 94);
         machine.send(64, FIRST);
         assert!(machine.send(64, 1_000_000) < 0.03);
+        machine.lent = 170;
+        machine.send(64, 2 * ALL);
+        assert!(machine.send(64, 1_000_000) > 0.97, "much was faster");
+        machine.lent = 96;
+        machine.send(64, 20 * ALL);
+        assert!(machine.send(64, 1_000_000) < 0.03, "and lending is its favourite again");
     }
 
     #[test]
@@ -244,7 +194,7 @@ mod tests {
         let mut machine = Machine::new(170, |_| 100);
         machine.send(64, FIRST);
         machine.lent = 80;
-        machine.send(64, 2 * PAUSE * MOST_UNIT);
+        machine.send(64, 2 * ALL);
         assert!(machine.send(64, 1_000_000) < 0.03);
     }
 

@@ -301,80 +301,101 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let shelf = Arc::new(Shelf::new(shares.kept));
         let old = shelf.clone();
         tokio::task::spawn_local(async move { old.sweep().await });
-        let (mut doors, mut others, mut main) = (Vec::new(), Vec::new(), None);
-        for n in 0..threads {
-            let (door, arrivals) = mpsc::unbounded_channel();
-            doors.push(Door { arrivals: door, seat: Arc::new(()) });
-            let worker = Worker {
-                args: args.clone(),
-                shelf: shelf.clone(),
-                backends: shares.lines / threads,
-                identity: identity.clone(),
-                totals: totals.clone(),
-                log: log.clone(),
-                times: times.clone(),
-                seats: seats.clone(),
-                stopped: stopped.clone(),
+        let mut doors = Vec::new();
+        let (mut workers, mut taking) = (Workers::default(), None);
+        let serving = async {
+            for n in 0..threads {
+                let (door, arrivals) = mpsc::unbounded_channel();
+                doors.push(Door { arrivals: door, seat: Arc::new(()) });
+                let worker = Worker {
+                    args: args.clone(),
+                    shelf: shelf.clone(),
+                    backends: shares.lines / threads,
+                    identity: identity.clone(),
+                    totals: totals.clone(),
+                    log: log.clone(),
+                    times: times.clone(),
+                    seats: seats.clone(),
+                    stopped: stopped.clone(),
+                };
+                if n == 0 {
+                    workers.main = Some(tokio::task::spawn_local(worker.serve(arrivals)));
+                } else {
+                    let run = move || process::block_on(async { Ok(worker.serve(arrivals).await) });
+                    workers.others.push(std::thread::Builder::new().name(format!("proxy-{n}")).spawn(run)?);
+                }
+            }
+            info!(target: "onecopy proxy", "{scheme}://{address} in front of {}", args.backend);
+            if let Err(error) = args.backend.probe() {
+                warn!(target: "onecopy proxy", "{}", failure::not_there(&args.backend, &error));
+            }
+            args.warn(open_files, shares);
+            if args.operate.takeover.is_some() {
+                shared.push((Role::Listen, front.share()?));
+            }
+            taking = Some(tokio::task::spawn_local(take(front, doors, seats)));
+            let _ = sd_notify::notify(&[NotifyState::Ready]);
+            let handing = async {
+                if let Some(before) = before {
+                    // Clients are served meanwhile.
+                    tokio::task::spawn_blocking(move || before.relieve()).await??;
+                    info!(target: "onecopy proxy", "took over from the one that ran");
+                }
+                match &args.operate.takeover {
+                    Some(meet) => takeover::wait(meet, shared).await?,
+                    None => std::future::pending().await,
+                }
+                // Who asks for health is to hear of the successor's, and nobody of this one's end.
+                if let Some(metrics) = metrics {
+                    metrics.leave().await;
+                }
+                anyhow::Ok(())
             };
-            if n == 0 {
-                main = Some(tokio::task::spawn_local(worker.serve(arrivals)));
-            } else {
-                let run = move || process::block_on(worker.serve(arrivals));
-                others.push(std::thread::Builder::new().name(format!("proxy-{n}")).spawn(run)?);
-            }
-        }
-        info!(target: "onecopy proxy", "{scheme}://{address} in front of {}", args.backend);
-        if let Err(error) = args.backend.probe() {
-            warn!(target: "onecopy proxy", "{}", failure::not_there(&args.backend, &error));
-        }
-        args.warn(open_files, shares);
-        if args.operate.takeover.is_some() {
-            shared.push((Role::Listen, front.share()?));
-        }
-        let taking = tokio::task::spawn_local(take(front, doors, seats));
-        let _ = sd_notify::notify(&[NotifyState::Ready]);
-        let handing = async {
-            if let Some(before) = before {
-                // Clients are served meanwhile.
-                tokio::task::spawn_blocking(move || before.relieve()).await??;
-                info!(target: "onecopy proxy", "took over from the one that ran");
-            }
-            match &args.operate.takeover {
-                Some(meet) => takeover::wait(meet, shared).await?,
-                None => std::future::pending().await,
-            }
-            // Who asks for health is to hear of the successor's, and nobody of this one's end.
-            if let Some(metrics) = metrics {
-                metrics.leave().await;
-            }
-            anyhow::Ok(())
-        };
-        let why = tokio::select! {
-            stop = signal => stop??.to_string(),
-            handed = handing => {
-                handed?;
-                "a successor took over".to_owned()
+            tokio::select! {
+                stop = signal => Ok(stop??.to_string()),
+                handed = handing => handed.map(|()| "a successor took over".to_owned()),
             }
         };
+        let why = serving.await;
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
-        taking.abort();
-        stop.send_replace(true);
-        let mut cut = match main {
-            Some(main) => main.await??,
-            None => 0,
-        };
-        for thread in others {
-            // Not waited for on this thread: who asks for health is answered meanwhile.
-            let ended = tokio::task::spawn_blocking(move || thread.join()).await?;
-            cut += ended.map_err(|_| anyhow::anyhow!("a thread of the proxy panicked"))??;
+        if let Some(taking) = taking {
+            taking.abort();
         }
+        // Also behind an error: clients have their answers, and the log its lines, before the program ends.
+        stop.send_replace(true);
+        let cut = workers.end().await;
         drop(end);
+        let (why, cut) = (why?, cut?);
         info!(target: "onecopy proxy", "{why}; {}", totals.sum());
         if cut > 0 {
             warn!(target: "onecopy proxy", "{cut} clients did not finish within {:?} and were cut", times.borrow().grace);
         }
         Ok(())
     })
+}
+
+/// Who serves: on the main thread, and on the others.
+#[derive(Default)]
+struct Workers {
+    main: Option<tokio::task::JoinHandle<usize>>,
+    others: Vec<std::thread::JoinHandle<anyhow::Result<usize>>>,
+}
+
+impl Workers {
+    /// Waits until each of them has ended, who were asked to. Returns how many clients were cut.
+    async fn end(self) -> anyhow::Result<usize> {
+        let panicked = || anyhow::anyhow!("a thread of the proxy panicked");
+        let mut ends = Vec::new();
+        if let Some(main) = self.main {
+            ends.push(main.await.map_err(|_| panicked()));
+        }
+        for thread in self.others {
+            // Not waited for on this thread: who asks for health is answered meanwhile.
+            let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+            ends.push(joined.ok().and_then(Result::ok).unwrap_or_else(|| Err(panicked())));
+        }
+        ends.into_iter().sum()
+    }
 }
 
 /// Reads the certificate again when called. On another thread than the clients': a file system over the network may take
@@ -433,7 +454,7 @@ struct Worker {
 
 impl Worker {
     /// Serves those who arrive until asked to stop, then waits for those in flight. Returns how many were cut.
-    async fn serve(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) -> anyhow::Result<usize> {
+    async fn serve(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) -> usize {
         let Worker { args, shelf, backends, identity, totals, log, times, seats, mut stopped } = self;
         let direct = args.direct.then(|| direct::Direct::new(&args.backend, args.trust_backend, backends));
         let backend = Backend {
@@ -492,6 +513,6 @@ impl Worker {
         };
         let grace = times.borrow().grace;
         timeout::within(grace, leaving).await;
-        Ok(Rc::strong_count(&present) - 1)
+        Rc::strong_count(&present) - 1
     }
 }

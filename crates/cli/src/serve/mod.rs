@@ -302,11 +302,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Ok((why, bell))
     });
     drop(files); // the threads that accept still have the sockets
-    let (why, _bell) = result?;
-    let why = why.map_or_else(|| "a successor took over".to_owned(), |stop| stop.to_string());
+    // Also behind an error: requests are answered, and the log has its lines, before the program ends.
     let grace = daemon.times().grace;
     let cut = daemon.desk.close(grace);
     drop(end);
+    let (why, _bell) = result?;
+    let why = why.map_or_else(|| "a successor took over".to_owned(), |stop| stop.to_string());
     info!(target: "onecopy serve", "{why}; {}", daemon.totals.sum());
     if let Some(learned) = daemon.lessons.text() {
         info!(target: "onecopy serve", "{learned}");

@@ -1,10 +1,12 @@
 //! A proxy or a daemon that is replaced by another one while clients come.
 
 use crate::harness::*;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::Signal;
-use std::io::{Read, Write};
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -255,6 +257,76 @@ fn thread(meeting: &UnixListener, words: Vec<Vec<u8>>) -> std::thread::JoinHandl
         }
     })
 }
+
+/// Waits at `meet` for a successor, gives it `listener`, and returns the line to it once it serves.
+fn predecessor(meeting: &UnixListener, listener: impl AsFd) -> UnixStream {
+    loop {
+        let (mut stream, _) = meeting.accept().unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        let descriptors = [listener.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = SendAncillaryBuffer::new(&mut space);
+        beside.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let offer = [IoSlice::new(b"onecopy-takeover 2 listen\n")];
+        let offered = sendmsg(&stream, &offer, &mut beside, SendFlags::NOSIGNAL).is_ok();
+        // (Who only looks whether somebody is there has left.)
+        if offered && stream.read_exact(&mut [0; b"ready\n".len()]).is_ok() {
+            return stream;
+        }
+    }
+}
+
+/// The predecessor hands over, and stays where the successor is to wait: that ends by an error. Those who were taken in, by each thread,
+/// get all of their answers, and the log has them.
+#[test]
+fn who_was_taken_in_is_answered_and_logged_where_a_program_ends_by_an_error() {
+    let pair = Pair::start("", "");
+    let length = 64 << 20;
+    std::fs::File::create(pair.path("f")).unwrap().set_len(length).unwrap();
+    let path = |name: &str| pair.dir.path().join(name);
+    let meeting = UnixListener::bind(path("meet")).unwrap();
+    let meet = format!("unix:{}", path("meet").display());
+    let ends =
+        |name: &str, args: &[&str], listener: &dyn AsFd, connect: &dyn Fn() -> Client<Box<dyn Both>>| {
+            let log = path(name);
+            let operate = ["--takeover", &meet, "--access-log", log.to_str().unwrap()];
+            let mut program = Running::start(&[args, &operate].concat());
+            let before = predecessor(&meeting, listener);
+            let mut clients = [connect(), connect()];
+            for client in &mut clients {
+                client.send("GET /f HTTP/1.1\r\nHost: x\r\n\r\n");
+                assert_eq!(client.head().0, 200);
+            }
+            drop(before);
+            program.line("took over from the one that ran");
+            for client in &mut clients {
+                assert_eq!(client.count() as u64, length, "{name}");
+            }
+            assert_eq!(program.end(), Some(1));
+            program.line("another process listens there");
+            let lines = std::fs::read_to_string(log).unwrap();
+            assert_eq!(lines.matches(" whole ").count(), 2, "{lines}");
+        };
+
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (at, backend) = (tcp.local_addr().unwrap(), format!("unix:{}", path("s").display()));
+    let listen = at.to_string();
+    let args = ["proxy", "--listen", &listen, "--backend", &backend, "--threads", "2"];
+    ends("proxy", &args, &tcp, &|| Client::over(Box::new(Client::connect(at).tcp)));
+
+    let unix = UnixListener::bind(path("daemon")).unwrap();
+    let (root, listen) = (path("files"), format!("unix:{}", path("daemon").display()));
+    let args = ["serve", "--root", root.to_str().unwrap(), "--listen", &listen];
+    ends("serve", &args, &unix, &|| {
+        let stream = UnixStream::connect(path("daemon")).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        Client::over(Box::new(stream))
+    });
+}
+
+/// A connection of either kind.
+trait Both: Read + Write {}
+impl<S: Read + Write> Both for S {}
 
 /// As systemd does it: the sockets are there before the program, and outlive it.
 fn activated(args: &[&str], sockets: Vec<OwnedFd>) -> Running {

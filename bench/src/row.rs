@@ -168,8 +168,7 @@ pub struct Reach {
     pub metric: &'static str,
     /// How far.
     pub bound: Bound,
-    /// An engine that is the rival once more: where the demand would not hold between these two, the machine is too restless to say whether it
-    /// holds for `engine`.
+    /// An engine that is the rival once more, see [`Reach::beside`].
     pub control: Option<&'static str>,
 }
 
@@ -220,29 +219,45 @@ impl Reach {
         Reach { engine, metric, bound: Bound::AtMostTimes(times, against, slack), control: None }
     }
 
-    /// No verdict where `control`, which is the rival once more, is itself so far from it, to either side.
+    /// The rival runs once more in each round, as `control`, right behind `engine` as it does right before it. Each round is judged by the mean of
+    /// these two, so that a machine that gets slower or faster meanwhile harms neither, and it takes half of the rounds. Where the demand would
+    /// not hold between the two, whichever is the rival, the machine is too restless for a verdict.
     #[must_use]
-    pub fn unless_noisy(self, control: &'static str) -> Reach {
+    pub fn beside(self, control: &'static str) -> Reach {
         Reach { control: Some(control), ..self }
     }
 
-    /// What `control` reached, where that is not enough, or where the rival would not have reached enough beside it.
-    pub fn noise(&self, larger_is_better: bool, median: impl Fn(&str) -> Option<f64>) -> Option<f64> {
-        let control = self.control?;
+    /// What was reached, in the middle of the rounds, and whether that is enough, by the values that each engine had in them; and what the control
+    /// reached beside the rival, if that is not enough. None without a control, and without values.
+    pub fn judge_rounds(
+        &self,
+        larger_is_better: bool,
+        values: impl Fn(&str) -> Vec<f64>,
+    ) -> Option<((f64, bool), Option<f64>)> {
         let rival = match &self.bound {
             Bound::Ratio(_, rivals) | Bound::Within(_, rivals) => *rivals.first()?,
             Bound::AtMostTimes(_, rival, _) => rival,
             Bound::AtMost(_) | Bound::AtLeast(_) => return None,
         };
-        let pair = |one: &'static str, other: &'static str| {
-            self.judge(larger_is_better, |name| match name {
-                name if name == self.engine => median(one),
-                name if name == rival => median(other),
-                name => median(name),
-            })
+        let (own, before, behind) = (values(self.engine), values(rival), values(self.control?));
+        let judge = |one: &dyn Fn(usize) -> f64, other: &dyn Fn(usize) -> f64| {
+            let rounds = own.len().min(before.len()).min(behind.len());
+            let judged = (0..rounds).map(|round| {
+                self.judge(larger_is_better, |name| match name {
+                    name if name == self.engine => Some(one(round)),
+                    name if name == rival => Some(other(round)),
+                    _ => None,
+                })
+            });
+            let (reached, holds): (Vec<f64>, Vec<bool>) =
+                judged.collect::<Option<Vec<_>>>()?.into_iter().unzip();
+            let enough = holds.iter().filter(|&&holds| holds).count() * 2 >= rounds;
+            Some((stats::Summary::of(&reached)?.median, enough))
         };
-        let ((reached, holds), (_, holds_turned)) = (pair(control, rival)?, pair(rival, control)?);
-        (!holds || !holds_turned).then_some(reached)
+        let control = judge(&|round| behind[round], &|round| before[round])?;
+        let turned = judge(&|round| before[round], &|round| behind[round])?;
+        let reached = judge(&|round| own[round], &|round| (before[round] + behind[round]) / 2.0)?;
+        Some((reached, (!control.1 || !turned.1).then_some(control.0)))
     }
 
     /// The demand in words, such as `>= 1.25 x kernel`.
@@ -340,31 +355,48 @@ mod tests {
         assert_eq!(Reach::at_most_times("auto", "time", 0.5, "nginx", 3.9).judge(false, medians), None);
     }
 
+    /// The values of three engines in their rounds.
+    fn rounds<'a>(
+        best: &'a [f64],
+        auto: &'a [f64],
+        control: &'a [f64],
+    ) -> impl Fn(&str) -> Vec<f64> + Copy + 'a {
+        move |engine| match engine {
+            "best" => best.to_vec(),
+            "auto" => auto.to_vec(),
+            _ => control.to_vec(),
+        }
+    }
+
     #[test]
     fn a_control_that_is_off_to_either_side_is_noise() {
-        let with = |control: f64| {
-            move |engine: &str| match engine {
-                "best" => Some(8.0),
-                "control" => Some(control),
-                _ => Some(1.0),
-            }
-        };
-        let ratio = Reach::ratio("auto", "rate", 0.95, &["best"]).unless_noisy("control");
-        assert_eq!(ratio.noise(true, with(7.75)), None);
-        assert_eq!(
-            (ratio.noise(true, with(7.5)), ratio.noise(true, with(8.5))),
-            (Some(0.9375), Some(1.0625))
-        );
-        let times = Reach::at_most_times("auto", "cpu", 1.05, "best", 0.0).unless_noisy("control");
-        assert_eq!(times.noise(false, with(8.25)), None);
-        assert_eq!((times.noise(false, with(8.5)), times.noise(false, with(7.5))), (Some(8.5), Some(7.5)));
-        let within = Reach::within("auto", "time", 3.0, &["best"]).unless_noisy("control");
-        assert_eq!((within.noise(false, with(10.0)), within.noise(false, with(4.0))), (None, Some(-4.0)));
-        assert_eq!(
-            Reach::ratio("auto", "rate", 0.95, &["best"]).noise(true, with(1.0)),
-            None,
-            "nobody was asked to look"
-        );
+        let with = |control: f64| move |engine: &str| rounds(&[8.0], &[1.0], &[control])(engine);
+        let ratio = Reach::ratio("auto", "rate", 0.95, &["best"]).beside("control");
+        let noise = |reach: &Reach, larger, control| reach.judge_rounds(larger, with(control)).unwrap().1;
+        assert_eq!(noise(&ratio, true, 7.75), None);
+        assert_eq!((noise(&ratio, true, 7.5), noise(&ratio, true, 8.5)), (Some(0.9375), Some(1.0625)));
+        let times = Reach::at_most_times("auto", "cpu", 1.05, "best", 0.0).beside("control");
+        assert_eq!(noise(&times, false, 8.25), None);
+        assert_eq!((noise(&times, false, 8.5), noise(&times, false, 7.5)), (Some(8.5), Some(7.5)));
+        let within = Reach::within("auto", "time", 3.0, &["best"]).beside("control");
+        assert_eq!((noise(&within, false, 10.0), noise(&within, false, 4.0)), (None, Some(-4.0)));
+        let alone = Reach::ratio("auto", "rate", 0.95, &["best"]);
+        assert_eq!(alone.judge_rounds(true, with(1.0)), None, "nobody was asked to look");
+    }
+
+    #[test]
+    fn rounds_are_judged_each_by_what_ran_before_and_behind_it() {
+        let ratio = Reach::ratio("auto", "rate", 0.95, &["best"]).beside("control");
+        // A machine that gets slower all the time, at which the medians (8 of 9) would be a miss.
+        let slower = rounds(&[10.0, 9.0, 8.0], &[9.75, 8.0, 7.875], &[9.5, 8.75, 7.75]);
+        assert_eq!(ratio.judge_rounds(true, slower), Some(((1.0, true), None)));
+        // It loses in two rounds of three, where the medians (8.9 of 9) would be enough.
+        let loses = rounds(&[8.0, 9.0, 10.0], &[8.9, 8.1, 9.0], &[8.0, 9.0, 10.0]);
+        assert_eq!(ratio.judge_rounds(true, loses), Some(((0.9, false), None)));
+        let times = Reach::at_most_times("auto", "cpu", 1.05, "best", 0.5).beside("control");
+        let costs = rounds(&[1.0, 2.0, 3.0], &[1.5, 2.7, 3.7], &[1.0, 2.0, 3.0]);
+        assert_eq!(times.judge_rounds(false, costs), Some(((2.7, false), None)));
+        assert_eq!(ratio.judge_rounds(true, rounds(&[], &[], &[])), None);
     }
 
     #[test]

@@ -364,8 +364,20 @@ fn conclude(row: &Row, case: &Case, turns: Vec<Turn>) -> CaseResult {
                 crate::row::Bound::Ratio(times, against) if against == &[case.baseline] => Some(*times),
                 _ => None,
             };
-            let (demand, reached) = (reach.demand(metric.unit), reach.judge(metric.larger, median));
-            let noise = reached.zip(reach.noise(metric.larger, median)).map(|((reached, _), of_control)| {
+            let of = |engine: &str| {
+                turns
+                    .iter()
+                    .find(|turn| turn.engine == engine && turn.session.is_ok())
+                    .map_or(Vec::new(), |turn| values(turn, metric))
+            };
+            let demand = reach.demand(metric.unit);
+            let (reached, of_control) = match reach.control {
+                Some(_) => reach
+                    .judge_rounds(metric.larger, of)
+                    .map_or((None, None), |(reached, of_control)| (Some(reached), of_control)),
+                None => (reach.judge(metric.larger, median), None),
+            };
+            let noise = reached.zip(of_control).map(|((reached, _), of_control)| {
                 let words = |reached| in_words(&demand, reached, metric.unit);
                 format!("{}, but its like has {}: noise", words(reached), words(of_control))
             });
@@ -486,10 +498,10 @@ mod tests {
     #[test]
     fn where_the_rival_differs_from_itself_there_is_no_verdict() {
         let (mut case, _) = fake(&["kernel", "ours"], None);
-        case.reach = vec![case.reach.remove(0).unless_noisy("ours")];
+        case.reach = vec![case.reach.remove(0).beside("ours")];
         let verdict = rounds(&case, 1).verdicts.remove(0);
         assert_eq!(verdict.reached, None);
-        assert_eq!(verdict.open(), "2.00 x, but its like has 2.00 x: noise");
+        assert_eq!(verdict.open(), "1.33 x, but its like has 2.00 x: noise");
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! The cases are those of other rows, and sends that may be copied or lent. In each round every fixed way runs first; from these figures
 //! alone the best way is picked, and it runs anew, as `best`, before `auto` and once more after it, as `control`. So luck that had a way
-//! picked is not in the figure that `auto` is compared with, and what `control` is off by is noise: where that is as much as `auto` may be
-//! off by, there is no verdict. A round's work is what the slowest way takes a round's time for; these three do as many times that as
-//! the fastest of the ways needs to take it, too.
+//! picked is not in the figure that `auto` is compared with, which is in each round the mean of these two, and what they differ by is noise: where
+//! that is as much as `auto` may be off by, there is no verdict ([`Reach::beside`]). A round's work is what the slowest way takes a round's time
+//! for; these three do as many times that as the fastest of the ways needs to take it, too.
 
 mod http;
 mod tcp;
@@ -30,8 +30,9 @@ const TIME: Metric = Metric { name: "time", unit: "ns", larger: false };
 pub const ROW: Row = Row {
     name: "auto",
     about: "cases of other rows, without a profile unless one is in force (see the machine's facts): each fixed way runs, the \
-            best of them is picked, and runs anew before auto (best) and after it (control): what control is off by is noise, and \
-            where that is as much as auto may be off by, there is no verdict; copies of less than 4 KiB are judged by their time, within \
+            best of them is picked, and runs anew before auto (best) and after it (control): each round of auto is judged by the mean \
+            of these two, and half of the rounds have to hold; where best and control, judged so, differ by as much as auto may be off \
+            by, there is no verdict; copies of less than 4 KiB are judged by their time, within \
             3 ns, as in copy, and hot-set by what a copy does to the memory that the program works with; \
             reference-or-copy: the same send, told to copy or to lend, received where it lies, nobody touches it (tcp: two stacks of \
             ours on one thread, each send told of, auto copies below what it measured; unix: loans, of which auto copies those that the \
@@ -134,7 +135,7 @@ fn of(row: &str, case: Case, names: Names, reach: Vec<Reach>) -> Case {
         name: format!("{row}/{}", case.name),
         engines,
         baseline: "best",
-        reach: reach.into_iter().map(|reach| reach.unless_noisy("control")).collect(),
+        reach: reach.into_iter().map(|reach| reach.beside("control")).collect(),
         work: case.work,
         open: Box::new(move |context, engine| match engine {
             "auto" => Ok(Box::new(Auto { session: open(context, engine)?, ways: Rc::clone(&ways) })),

@@ -112,7 +112,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l transport -d '
 kernel\t'The kernel\'s unix sockets only'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l forward -d 'With --transport kernel: how a body crosses from backend to client' -r -f -a "copy\t'Read into a buffer, write from it: two kernel copies'
 splice\t'Spliced through a pipe: references to the kernel\'s pages, no copy'"
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l send-lent -d 'How a body that the daemon lends (`serve --lend`) goes to the client' -r -f -a "auto\t'What suits it: up to 64 KiB sendfile, then `map` for memory and `splice` for files and for small parts of memory'
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l send-lent -d 'How a body that the daemon lends (`serve --lend`) goes to the client' -r -f -a "auto\t'What suits it: up to 64 KiB sendfile, then `splice` for files and for small parts of memory, and for other memory `map` or `splice`, as is found faster on what is sent'
 sendfile\t'By reference, in the kernel\'s own pieces of 64 KiB'
 splice\t'By reference through a pipe, up to 1 MiB in a piece'
 map\t'Copied by the kernel out of a mapping, above 64 KiB; less goes by sendfile. What is not sealed memory is spliced, and so is less than half of it'"

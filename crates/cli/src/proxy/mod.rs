@@ -2,6 +2,7 @@
 //! thread), on a thread for each CPU unless told otherwise: what the kernel does for a client's socket is most of the
 //! work, and over loopback that includes the client's own receiving.
 
+mod choice;
 mod client;
 mod congestion;
 mod direct;

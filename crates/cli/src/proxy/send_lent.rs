@@ -1,5 +1,6 @@
 //! Sending bodies that the daemon lends: the kernel takes them from where they lie, files by reference, and memory with one copy.
 
+use super::choice::{Choice, class};
 use super::loan::{Loan, PIECE};
 use super::pipe::Pipe;
 use super::send_stacked;
@@ -10,8 +11,10 @@ use crate::counters::Counters;
 use rustix::fd::OwnedFd;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::ops::Range;
+use std::time::Instant;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -21,7 +24,8 @@ const STEP: u64 = 1 << 20;
 /// How a lent body gets into the client's socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum SendLent {
-    /// What suits it: up to 64 KiB sendfile, then `map` for memory and `splice` for files and for small parts of memory
+    /// What suits it: up to 64 KiB sendfile, then `splice` for files and for small parts of memory, and for other memory `map` or
+    /// `splice`, as is found faster on what is sent
     #[default]
     Auto,
     /// By reference, in the kernel's own pieces of 64 KiB
@@ -39,12 +43,36 @@ pub struct Sender {
     way: SendLent,
     /// Made when a body wants one. Only an empty one comes back here.
     pipe: RefCell<Option<Pipe>>,
+    /// What was found out about bodies in memory, by their lengths' powers of two.
+    choices: RefCell<BTreeMap<u32, Choice>>,
+    /// When its clock began.
+    began: Instant,
+}
+
+/// An answer under way that is compared with others.
+struct Compared<'a> {
+    sender: &'a Sender,
+    class: u32,
+    sent: u64,
+}
+
+impl Drop for Compared<'_> {
+    /// Also where the client has gone.
+    fn drop(&mut self) {
+        if let Some(choice) = self.sender.choices.borrow_mut().get_mut(&self.class) {
+            choice.end(self.sent, self.sender.now());
+        }
+    }
 }
 
 impl Sender {
     /// Sends as `way` says.
     pub fn new(way: SendLent) -> Sender {
-        Sender { way, pipe: RefCell::default() }
+        Sender { way, pipe: RefCell::default(), choices: RefCell::default(), began: Instant::now() }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Takes a body that was lent, made ready for the way that it will go.
@@ -67,9 +95,39 @@ impl Sender {
                 return send_stacked::pass_loan(loan, head, (client, stacked), patience, counters).await;
             }
         };
-        if let Some(body) = loan.memory() {
+        let Some(body) = loan.memory() else {
+            return self.pass_file(loan, head, (client, socket), patience, counters).await;
+        };
+        if self.way != SendLent::Auto {
             return pass_memory(body, head, (client, socket), patience, counters).await;
         }
+        let before = counters.body_bytes;
+        let (mut compared, by_reference) = self.compare(body.len() as u64);
+        let passed = match by_reference {
+            true => self.pass_file(loan, head, (client, socket), patience, counters).await,
+            false => pass_memory(body, head, (client, socket), patience, counters).await,
+        };
+        compared.sent = counters.body_bytes - before;
+        passed
+    }
+
+    /// Begins an answer of so many bytes in memory. Returns whether it goes by reference.
+    fn compare(&self, length: u64) -> (Compared<'_>, bool) {
+        let (class, now) = (class(length), self.now());
+        let mut choices = self.choices.borrow_mut();
+        let by_reference = choices.entry(class).or_insert_with(|| Choice::new(class, now)).begin(now);
+        (Compared { sender: self, class, sent: 0 }, by_reference)
+    }
+
+    /// Sends a head, and then the body as its pages.
+    async fn pass_file(
+        &self,
+        loan: &Loan,
+        head: &[u8],
+        (client, socket): (&Tcp, &TcpStream),
+        patience: Patience,
+        counters: &mut Counters,
+    ) -> Result<(), Trouble> {
         let Range { start: mut at, end } = loan.range();
         send_all(client, head, at < end, patience).await?;
         let mut turns = Turns::default();

@@ -1,0 +1,161 @@
+//! Whether a lent body that lies in sealed memory is copied by the kernel, out of a mapping, or goes by reference: found out on the answers that
+//! a thread sends.
+//!
+//! By reference it costs the proxy about two thirds of the CPU time at any length. What that does to the rate depends on the length, on the
+//! machine and on the hour: the clients read from memory what they would find in a cache. So each thread compares the two for lengths of one
+//! power of two, as [`Comparison`] says. A **unit** is a number of answers that is large beside those under way. By reference wins a tie.
+//!
+//! There is no clock in here.
+
+use onecopy::advanced::copy::compare::Comparison;
+
+/// Where nothing was compared yet, this and more goes by reference, in bytes: less is copied faster wherever it was measured.
+const LARGE: u64 = 4 << 20;
+/// A unit has at least so many bytes, and so many answers.
+const UNIT: u64 = 64 << 20;
+const ANSWERS: u64 = 16;
+
+/// What one thread has found out for bodies of one power of two.
+#[derive(Debug)]
+pub struct Choice {
+    comparison: Comparison,
+    /// What is chosen.
+    by_reference: bool,
+    /// Bytes of a unit, of the one under way, and of those that it has so far.
+    least: u64,
+    unit: u64,
+    sent: u64,
+    /// When it began, in nanoseconds since any moment, and how many of them nothing was sent in.
+    began: u64,
+    idle: u64,
+    /// Answers under way, and since when there is none.
+    under_way: u32,
+    left: u64,
+}
+
+/// The power of two that a length is of: there is a [`Choice`] for each.
+pub fn class(length: u64) -> u32 {
+    length.next_power_of_two().trailing_zeros()
+}
+
+impl Choice {
+    /// Begins to find out about bodies of up to two to the power of `class` bytes.
+    pub fn new(class: u32, now: u64) -> Choice {
+        let length = 1u64.checked_shl(class).unwrap_or(u64::MAX);
+        let least = UNIT.max(length.saturating_mul(ANSWERS));
+        let comparison = Comparison::new(false);
+        Choice {
+            unit: comparison.first_stretch(least),
+            comparison,
+            by_reference: length >= LARGE,
+            least,
+            sent: 0,
+            began: now,
+            idle: 0,
+            under_way: 0,
+            left: now,
+        }
+    }
+
+    /// Says whether the answer that begins at `now` goes by reference.
+    pub fn begin(&mut self, now: u64) -> bool {
+        if self.under_way == 0 {
+            self.idle = self.idle.saturating_add(now.saturating_sub(self.left));
+        }
+        self.under_way += 1;
+        self.by_reference != self.comparison.tries_other()
+    }
+
+    /// Notes that an answer has ended at `now`, of which `sent` bytes went.
+    pub fn end(&mut self, sent: u64, now: u64) {
+        self.under_way = self.under_way.saturating_sub(1);
+        self.left = now;
+        self.sent = self.sent.saturating_add(sent);
+        if self.sent < self.unit {
+            return;
+        }
+        let took = now.saturating_sub(self.began);
+        // A thread that has had nothing to send for a good part of the time learns nothing of ways.
+        let tells = took > 0 && self.idle <= took / 4;
+        let rate = tells.then(|| self.sent as f64 / took as f64);
+        if self.comparison.end(self.sent, rate, !self.by_reference).is_some_and(|verdict| verdict.switches())
+        {
+            self.by_reference = !self.by_reference;
+        }
+        self.unit = self.comparison.stretch(self.least);
+        (self.sent, self.began, self.idle) = (0, now, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread that sends answers of one length one after the other, at so many bytes a nanosecond: copied, by reference.
+    struct Thread {
+        choice: Choice,
+        length: u64,
+        rates: [f64; 2],
+        pause: u64,
+        now: u64,
+    }
+
+    impl Thread {
+        fn new(length: u64, rates: [f64; 2]) -> Thread {
+            Thread { choice: Choice::new(class(length), 0), length, rates, pause: 0, now: 0 }
+        }
+
+        /// Sends so many answers, and says which share went by reference.
+        fn send(&mut self, answers: u64) -> f64 {
+            let mut by_reference = 0;
+            for _ in 0..answers {
+                let way = self.choice.begin(self.now);
+                by_reference += u64::from(way);
+                self.now += (self.length as f64 / self.rates[usize::from(way)]) as u64;
+                self.choice.end(self.length, self.now);
+                self.now += self.pause;
+            }
+            by_reference as f64 / answers as f64
+        }
+    }
+
+    #[test]
+    fn what_is_much_faster_is_chosen_after_six_units() {
+        let mut thread = Thread::new(1 << 20, [4.0, 5.0]);
+        assert_eq!(thread.send(64), 0.0, "a megabyte is copied until something is known");
+        thread.send(6 * 64);
+        assert_eq!(thread.send(64 * 90), 1.0);
+        let mut thread = Thread::new(16 << 20, [7.0, 5.0]);
+        assert_eq!(thread.send(ANSWERS), 1.0, "what is large goes by reference");
+        thread.send(6 * ANSWERS);
+        assert_eq!(thread.send(ANSWERS * 90), 0.0);
+    }
+
+    #[test]
+    fn by_reference_wins_a_tie() {
+        let all = 7 * 106 * 64;
+        let mut thread = Thread::new(1 << 20, [5.0, 4.9]);
+        thread.send(all);
+        assert!(thread.send(all) > 0.95);
+        let mut thread = Thread::new(1 << 20, [5.0, 4.5]);
+        thread.send(all);
+        assert!(thread.send(all) < 0.05);
+    }
+
+    #[test]
+    fn a_thread_that_is_mostly_idle_learns_nothing() {
+        let mut thread = Thread { pause: 1_000_000, ..Thread::new(1 << 20, [1.0, 9.0]) };
+        assert_eq!(thread.send(100_000), 0.0);
+    }
+
+    /// A length that a misbehaving backend says, and a clock that stands still.
+    #[test]
+    fn nothing_breaks_it() {
+        let mut choice = Choice::new(class(u64::MAX / 2 + 1), 5);
+        for n in 0..100 {
+            choice.begin(3);
+            choice.end(u64::MAX >> (n % 3), 4);
+        }
+        choice.end(1, 0);
+    }
+}

@@ -68,7 +68,6 @@ fn built(error: BuildError) -> PyErr {
 impl Stack {
     #[new]
     #[pyo3(signature = (*, tap = None, address = None, gateway = None, mtu = None, transport = "stack", shards = 1))]
-    #[expect(clippy::too_many_arguments, reason = "in Python they have names")]
     fn new(
         py: Python<'_>,
         tap: Option<String>,

@@ -160,7 +160,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l send -d 'Send thi
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l recv -d 'Write what is received to this file instead of standard output; standard input is not read then' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s q -l quit -d 'End this long after what is sent has ended, though the peer has not' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s w -l timeout -d 'Give up connecting, or waiting for somebody to connect, after this long' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l devmem -d 'Receive into a device\'s memory (with -l), or send from it, over a stack of our own (--tap, or --pair). The only kind there is so far, opaque, is a stand-in: memory that no process maps, with no GPU behind it' -r -f -a "opaque\t'A memfd that no process maps'"
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l devmem -d 'Receive into a device\'s memory (with -l), or send from it, over a stack of our own (--tap, or --pair) or the kernel\'s TCP (--transport kernel-uring). The only kind there is so far, opaque, is a stand-in: memory that no process maps, with no GPU behind it' -r -f -a "opaque\t'A memfd that no process maps'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l memory -d 'Bytes of that memory; left out, 64M' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l queue -d 'The first receive queue to bind; the connection\'s flow is steered to it' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l queues -d 'How many receive queues to bind. One more is left to all other flows' -r

@@ -10,6 +10,7 @@ mod dgram_names;
 mod dgram_rights;
 mod epoll;
 mod fork;
+mod interop;
 mod messages;
 mod nonblocking;
 mod poll;
@@ -44,7 +45,8 @@ pub fn all() -> Vec<&'static Case> {
     });
     static PIECES: OnceLock<Vec<Case>> = OnceLock::new();
     let pieces = PIECES.get_or_init(|| {
-        let same = [wait::CASES, transfer::CASES, ancillary::CASES, shutdown::CASES, poll::CASES];
+        let same =
+            [wait::CASES, transfer::CASES, interop::CASES, ancillary::CASES, shutdown::CASES, poll::CASES];
         let more = [epoll::CASES, ready::CASES, ready_programs::CASES, traffic::CASES, nonblocking::CASES];
         let same = same.into_iter().chain(more).flatten();
         same.filter(|case| !records::NOT_AGAIN.contains(&case.name)).map(records::again).collect()
@@ -60,7 +62,8 @@ pub fn all() -> Vec<&'static Case> {
     });
     static TCP: OnceLock<Vec<Case>> = OnceLock::new();
     let over_tcp = TCP.get_or_init(|| {
-        let same = [stream::CASES, wait::CASES, transfer::CASES, shutdown::CASES, poll::CASES];
+        let same =
+            [stream::CASES, wait::CASES, transfer::CASES, interop::CASES, shutdown::CASES, poll::CASES];
         let more = [epoll::CASES, ready::CASES, ready_programs::CASES, traffic::CASES];
         let same = same.into_iter().chain(more).flatten();
         same.filter(|case| !tcp::NOT_AGAIN.contains(&case.name)).map(tcp::again).collect()
@@ -71,6 +74,7 @@ pub fn all() -> Vec<&'static Case> {
         wait::CASES,
         nonblocking::CASES,
         transfer::CASES,
+        interop::CASES,
         ancillary::CASES,
         shutdown::CASES,
         poll::CASES,

@@ -169,7 +169,10 @@ impl Drop for Kept {
     fn drop(&mut self) {
         // A fork may have left it locked; then nobody of this process is inside.
         let fd = self.0.fd.lock_for(BRIEFLY).and_then(|mut fd| fd.take());
-        drop(fd);
+        if let Some(fd) = fd {
+            // An epoll that looks at it at this moment has it open for a moment more (fs/eventpoll.c: epi_fget): nobody gets in from here on.
+            let _ = rustix::net::shutdown(&fd, rustix::net::Shutdown::Both);
+        }
     }
 }
 

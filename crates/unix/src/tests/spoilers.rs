@@ -60,7 +60,7 @@ fn spoil_ring(ring: &Ring, random: &mut Random) {
         4 => reader.parked.store(random.below(4) as u32, Relaxed),
         5 => reader.filler.store(wild(random, 0) as u32, Relaxed),
         6 => reader.wanted.store(wild(random, 0), Relaxed),
-        7 => info.shut.store(random.below(2) as u32, Relaxed),
+        7 => info.shut.store(random.below(4) as u32, Relaxed),
         8 => info.asks_identity.store(random.next() as u32, Relaxed),
         9 => info.renamed.store(random.below(2) as u32, Relaxed),
         _ => ring.set_word(random.below(ring.capacity() / 8) * 8, wild(random, 0)),

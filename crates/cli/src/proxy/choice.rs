@@ -11,9 +11,11 @@ use onecopy::advanced::copy::compare::Comparison;
 
 /// Where nothing was compared yet, this and more goes by reference, in bytes: less is copied faster wherever it was measured.
 const LARGE: u64 = 4 << 20;
-/// A unit has at least so many bytes, and so many answers.
+/// A unit has at least so many bytes, and so many answers; and so many times as many as are under way, each of which counts where it ends,
+/// whichever way it began.
 const UNIT: u64 = 64 << 20;
 const ANSWERS: u64 = 16;
+const TURNS: u64 = 4;
 
 /// What one thread has found out for bodies of one power of two.
 #[derive(Debug)]
@@ -21,8 +23,8 @@ pub struct Choice {
     comparison: Comparison,
     /// What is chosen.
     by_reference: bool,
-    /// Bytes of a unit, of the one under way, and of those that it has so far.
-    least: u64,
+    /// Bytes of an answer at most, of the unit under way, and of those that it has so far.
+    length: u64,
     unit: u64,
     sent: u64,
     /// When it began, in nanoseconds since any moment, and how many of them nothing was sent in.
@@ -38,17 +40,21 @@ pub fn class(length: u64) -> u32 {
     length.next_power_of_two().trailing_zeros()
 }
 
+/// Bytes of a unit of answers of `length` bytes, where so many are under way at a time.
+fn unit(length: u64, under_way: u32) -> u64 {
+    UNIT.max(length.saturating_mul(ANSWERS.max(TURNS * (u64::from(under_way) + 1))))
+}
+
 impl Choice {
     /// Begins to find out about bodies of up to two to the power of `class` bytes.
     pub fn new(class: u32, now: u64) -> Choice {
         let length = 1u64.checked_shl(class).unwrap_or(u64::MAX);
-        let least = UNIT.max(length.saturating_mul(ANSWERS));
         let comparison = Comparison::new(false);
         Choice {
-            unit: comparison.first_stretch(least),
+            unit: comparison.first_stretch(unit(length, 0)),
             comparison,
             by_reference: length >= LARGE,
-            least,
+            length,
             sent: 0,
             began: now,
             idle: 0,
@@ -82,7 +88,7 @@ impl Choice {
         {
             self.by_reference = !self.by_reference;
         }
-        self.unit = self.comparison.stretch(self.least);
+        self.unit = self.comparison.stretch(unit(self.length, self.under_way));
         (self.sent, self.began, self.idle) = (0, now, 0);
     }
 }
@@ -140,6 +146,28 @@ mod tests {
         let mut thread = Thread::new(1 << 20, [5.0, 4.5]);
         thread.send(all);
         assert!(thread.send(all) < 0.05);
+    }
+
+    /// With many answers under way the first that end in a unit have begun the way of the one before.
+    #[test]
+    fn many_answers_under_way_do_not_turn_the_verdict_round() {
+        for (rates, by_reference) in [([5.0, 4.1], false), ([4.1, 5.0], true)] {
+            for under_way in [8, 48, 300] {
+                let mut choice = Choice::new(class(8 << 20), 0);
+                let (mut now, mut ways) = (0, std::collections::VecDeque::new());
+                for _ in 0..under_way {
+                    ways.push_back(choice.begin(now));
+                }
+                // One is sent after the other, whichever way it began.
+                for _ in 0..200 * TURNS * under_way {
+                    let way = ways.pop_front().unwrap();
+                    now += ((8 << 20) as f64 / rates[usize::from(way)]) as u64;
+                    choice.end(8 << 20, now);
+                    ways.push_back(choice.begin(now));
+                }
+                assert_eq!(choice.by_reference, by_reference, "{rates:?}, {under_way} under way");
+            }
+        }
     }
 
     #[test]

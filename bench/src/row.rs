@@ -220,7 +220,7 @@ impl Reach {
     }
 
     /// The rival runs once more in each round, as `control`, right behind `engine` as it does right before it. Each round is judged by the mean of
-    /// these two, so that a machine that gets slower or faster meanwhile harms neither, and it takes half of the rounds. Where the demand would
+    /// these two, so that a machine that gets slower or faster meanwhile harms neither, and it takes more than half of the rounds. Where the demand would
     /// not hold between the two, whichever is the rival, the machine is too restless for a verdict.
     #[must_use]
     pub fn beside(self, control: &'static str) -> Reach {
@@ -240,8 +240,11 @@ impl Reach {
             Bound::AtMost(_) | Bound::AtLeast(_) => return None,
         };
         let (own, before, behind) = (values(self.engine), values(rival), values(self.control?));
+        let rounds = own.len();
+        if before.len() != rounds || behind.len() != rounds {
+            return None; // some round lacks a figure, and nobody knows which
+        }
         let judge = |one: &dyn Fn(usize) -> f64, other: &dyn Fn(usize) -> f64| {
-            let rounds = own.len().min(before.len()).min(behind.len());
             let judged = (0..rounds).map(|round| {
                 self.judge(larger_is_better, |name| match name {
                     name if name == self.engine => Some(one(round)),
@@ -251,7 +254,7 @@ impl Reach {
             });
             let (reached, holds): (Vec<f64>, Vec<bool>) =
                 judged.collect::<Option<Vec<_>>>()?.into_iter().unzip();
-            let enough = holds.iter().filter(|&&holds| holds).count() * 2 >= rounds;
+            let enough = holds.iter().filter(|&&holds| holds).count() * 2 > rounds;
             Some((stats::Summary::of(&reached)?.median, enough))
         };
         let control = judge(&|round| behind[round], &|round| before[round])?;
@@ -397,6 +400,17 @@ mod tests {
         let costs = rounds(&[1.0, 2.0, 3.0], &[1.5, 2.7, 3.7], &[1.0, 2.0, 3.0]);
         assert_eq!(times.judge_rounds(false, costs), Some(((2.7, false), None)));
         assert_eq!(ratio.judge_rounds(true, rounds(&[], &[], &[])), None);
+        assert_eq!(
+            ratio.judge_rounds(true, rounds(&[1.0, 1.0], &[1.0, 1.0], &[1.0])),
+            None,
+            "a round lacks a figure"
+        );
+        let half = rounds(&[1.0, 1.0], &[1.0, 0.9], &[1.0, 1.0]);
+        assert_eq!(
+            ratio.judge_rounds(true, half),
+            Some(((0.95, false), None)),
+            "half of the rounds are not most"
+        );
     }
 
     #[test]

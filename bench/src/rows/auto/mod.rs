@@ -31,7 +31,7 @@ pub const ROW: Row = Row {
     name: "auto",
     about: "cases of other rows, without a profile unless one is in force (see the machine's facts): each fixed way runs, the \
             best of them is picked, and runs anew before auto (best) and after it (control): each round of auto is judged by the mean \
-            of these two, and half of the rounds have to hold; where best and control, judged so, differ by as much as auto may be off \
+            of these two, and most rounds have to hold; where best and control, judged so, differ by as much as auto may be off \
             by, there is no verdict; copies of less than 4 KiB are judged by their time, within \
             3 ns, as in copy, and hot-set by what a copy does to the memory that the program works with; \
             reference-or-copy: the same send, told to copy or to lend, received where it lies, nobody touches it (tcp: two stacks of \

@@ -262,7 +262,7 @@ fn peek_wrap(cx: &Ctx<'_>) -> Outcome {
     Ok("intact".to_owned())
 }
 
-/// Of small ones so many in a row that a stream compares which way is faster, and then takes that; then of any size.
+/// Of 700 bytes so many in a row that a stream compares which way is faster, and then takes that; some smaller ones before and behind; then of any size.
 fn loans(cx: &Ctx<'_>) -> Outcome {
     const PAGE: usize = 16 << 10;
     let (a, b) = cx.pair()?;

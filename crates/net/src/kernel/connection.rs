@@ -189,7 +189,8 @@ impl Connection {
     /// What is received goes to no device any more. The ring fetches it from here on; but not of a connection that is over, of which the kernel may have
     /// something all the same: that is fetched now.
     pub fn is_unbound(&self, state: &mut Inner) {
-        let left = state.may_be_there() && !state.is_receiving();
+        // (Nobody receives what comes for one that is closed.)
+        let left = !state.closed && state.may_be_there() && !state.is_receiving();
         (state.goes, state.readable) = (Goes::Host, false);
         if left {
             match self.fetch(state) {
@@ -202,20 +203,24 @@ impl Connection {
         self.waiters.tell();
     }
 
-    /// Receives what the kernel has: no more than its buffer.
+    /// Receives what the kernel has now. The peer may send more meanwhile: that is left alone, or this would go on as long as it does.
     fn fetch(&self, state: &mut Inner) -> Result<(), Errno> {
         let pages = PagePool::new(PoolConfig::new().order(4), Heap::new()).map_err(|_| Errno::NOMEM)?;
-        loop {
+        let mut left = rustix::io::ioctl_fionread(&*self.fd)?;
+        while left > 0 {
             let mut page = pages.alloc().map_err(|_| Errno::NOBUFS)?;
             let room = page.bytes_mut().ok_or(Errno::FAULT)?;
-            let (n, _) = rustix::net::recv(&*self.fd, room, RecvFlags::DONTWAIT)?;
+            let most = room.len().min(left as usize);
+            let (n, _) = rustix::net::recv(&*self.fd, &mut room[..most], RecvFlags::DONTWAIT)?;
             if n == 0 {
-                return Ok(());
+                break;
             }
+            left -= n as u64;
             self.common.counters().kernel_copied.add(n);
             let data = Fragment::new(page, 0, n).map_err(|_| Errno::INVAL)?;
             state.receive.push(Chain::from(data).into());
         }
+        Ok(())
     }
 
     /// Its descriptor for poll(2).
@@ -278,7 +283,11 @@ impl Connection {
         let mut state = self.lock();
         state.closed = true;
         state.ended = true;
-        if reset || !state.receive.is_empty() || state.phase != Phase::Open {
+        // What goes to a device stays with the kernel until somebody receives it.
+        let unread = !state.receive.is_empty()
+            || (matches!(state.goes, Goes::Device(..))
+                && rustix::io::ioctl_fionread(&*self.fd).is_ok_and(|bytes| bytes > 0));
+        if reset || unread || state.phase != Phase::Open {
             self.give_up(&mut state);
         } else if state.fin == Fin::No {
             state.fin = Fin::Wanted;
@@ -294,7 +303,7 @@ impl Connection {
     fn give_up(&self, state: &mut Inner) {
         if !state.aborted {
             state.aborted = true;
-            state.send.clear(Fate::Dropped);
+            state.drop_unsent();
             let _ = sockopt::set_socket_linger(&*self.fd, Some(Duration::ZERO));
             let _ = rustix::net::connect_unspec(&*self.fd);
         }
@@ -403,8 +412,14 @@ impl Inner {
             self.error = Some(errno);
         }
         self.ended = true;
-        self.send.clear(Fate::Dropped);
+        self.drop_unsent();
         self.phase = Phase::Failed;
+    }
+
+    /// Sends nothing more, and lets go of the memory that it lay in.
+    fn drop_unsent(&mut self) {
+        self.send.clear(Fate::Dropped);
+        self.sources.clear();
     }
 }
 
@@ -427,7 +442,7 @@ impl Attended for Connection {
     fn turn(&self, ring: &mut Ring) -> Turn {
         self.wanting.got();
         let _held = HoldWakers::new();
-        let (mut state, mut again) = (self.lock(), false);
+        let (mut state, mut again, mut short) = (self.lock(), false, false);
         if let Phase::Connect(address) = state.phase {
             state.phase = Phase::Connecting;
             ring.connect(&self.fd, self.token, address);
@@ -439,8 +454,9 @@ impl Attended for Connection {
             let taken = source.write(&self.fd, data.payload());
             state = self.lock();
             not_taken(Some(data));
+            short = matches!(taken, Err(Errno::NOBUFS | Errno::NOMEM));
             self.written(&mut state, ring, taken);
-            again = !state.sending && !state.send.is_empty();
+            again = !short && !state.sending && !state.send.is_empty();
         }
         if state.send.is_empty() {
             state.sources.clear();
@@ -450,7 +466,7 @@ impl Attended for Connection {
         let left = state.aborted || state.phase == Phase::Failed || state.send.is_empty();
         let turn = match state.closed && idle && left && state.phase != Phase::Connecting {
             true => Turn::Over,
-            false if state.starves => Turn::Starves,
+            false if state.starves || short => Turn::Starves,
             false => Turn::Waits,
         };
         drop(state);

@@ -45,7 +45,7 @@ pub(super) trait Attended: Send + Sync {
 pub(super) enum Turn {
     /// It waits for what was asked for.
     Waits,
-    /// It cannot receive, for want of pages.
+    /// It cannot go on, for want of pages or of the kernel's memory.
     Starves,
     /// It is closed, and nothing is under way.
     Over,

@@ -6,6 +6,7 @@ use onecopy_net::tcp::{Listener, Stream};
 use onecopy_net::{RecvFlags, Stack, Transport};
 use onecopy_pool::{DeviceId, DeviceMemory};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
@@ -537,4 +538,19 @@ fn a_forks_child_leaves_bytes_and_memory_to_its_parent() {
     sender.write_all(b"and more").unwrap();
     assert_eq!(kernel.bytes(&receiver.recv_frags(100).unwrap()), b"and more");
     drop(binding);
+}
+
+/// Nobody has read them, and nobody will: the peer hears so (RFC 2525, 2.17).
+#[test]
+fn a_close_with_bytes_left_is_a_reset_where_the_memory_is_unbound_before() {
+    let Some((kernel, binding)) = Kernel::new(64) else { return };
+    let (mut sender, receiver) = kernel.connect();
+    sender.write_all(&pattern(30_000)).unwrap();
+    while receiver.readable_bytes().unwrap() < 30_000 {
+        std::thread::yield_now();
+    }
+    drop(binding);
+    drop(receiver);
+    let told = sender.read(&mut [0; 8]).unwrap_err();
+    assert_eq!(told.raw_os_error(), Some(Errno::CONNRESET.raw_os_error()));
 }

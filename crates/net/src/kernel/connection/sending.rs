@@ -21,8 +21,9 @@ impl Connection {
         let first = state.send.first()?.payload().fragments().next()?.page().pool_id();
         if let Some(source) = state.sources.find(first).cloned() {
             let len = one_write(state.send.segments().map(Segment::payload)).min(BATCH);
+            let data = state.send.range(0, len as usize).ok()?;
             state.sending = true;
-            return Some((source, state.send.range(0, len as usize).ok()?));
+            return Some((source, data));
         }
         let len = state.send.len().min(BATCH);
         let data = state.send.range(0, len as usize).ok()?;
@@ -56,7 +57,8 @@ impl Connection {
                 ring.writable(&self.fd, self.token);
                 return;
             }
-            Err(Errno::INTR) => {}
+            // The kernel is short of memory: the thread tries again later.
+            Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => {}
             Err(errno) => state.fail(errno),
         }
         self.show(state);

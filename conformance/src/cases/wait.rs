@@ -309,10 +309,10 @@ fn signalled<T>(
             wait_asleep(me);
             let _ = kill_process(getpid(), Signal::USR1);
             then(told);
-            // A thread that spins may not have come to its call when the signal did, so it gets another.
-            let again = !they_sleep() && !restart;
-            while again && returned.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout)
-            {
+            // A thread that spins may not have come to its call when the signal did; and one that slept may have been woken by the
+            // peer at that moment, and sleep again. In user space nobody remembers the signal then, so it gets another.
+            let pause = Duration::from_millis(if they_sleep() { 2000 } else { 100 });
+            while !restart && returned.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let _ = kill_process(getpid(), Signal::USR1);
             }
         });

@@ -1,7 +1,7 @@
 //! Parts of a device's memory, and what they are given back by.
 
 /// A part of a device's memory that bytes were received in: struct dmabuf_cmsg (include/uapi/linux/uio.h). It owns nothing: the
-/// [`Frags`] that it came with does, or whoever has its token.
+/// [`Frags`](super::Frags) that it came with does, or whoever has its token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frag {
     /// Where it begins, in bytes from the beginning of the memory (frag_offset).

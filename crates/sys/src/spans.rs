@@ -4,6 +4,7 @@
 use crate::map::{Span, Spans};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::{self, Errno};
+use std::mem::MaybeUninit;
 
 fn iovecs(spans: &Spans<'_>) -> [libc::iovec; 2] {
     spans.map(|span| libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() })
@@ -62,16 +63,41 @@ pub fn send(fd: impl AsFd, spans: &Spans<'_>, flags: i32) -> io::Result<usize> {
 /// Views that one call takes; of more, the first ones. (The kernel's limit is 1024, UIO_MAXIOV.)
 pub const MAX_GATHER: usize = 64;
 
-/// The first entries of `iov` for these views.
-fn gather<'a>(iov: &'a mut [libc::iovec; MAX_GATHER], spans: &[Span<'_>]) -> &'a mut [libc::iovec] {
-    let count = spans.len().min(MAX_GATHER);
-    for (entry, span) in iov.iter_mut().zip(spans) {
-        *entry = libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
-    }
-    &mut iov[..count]
+/// The kernel's list of views. What of it is not used is not written to either: a kilobyte of zeroes costs more than a call that finds nothing.
+struct Gathered {
+    iov: [MaybeUninit<libc::iovec>; MAX_GATHER],
+    /// Entries that are there.
+    count: usize,
 }
 
-const NO_BYTES: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+impl Gathered {
+    #[inline]
+    fn of(spans: &[Span<'_>]) -> Gathered {
+        let mut iov = [const { MaybeUninit::uninit() }; MAX_GATHER];
+        for (entry, span) in iov.iter_mut().zip(spans) {
+            entry.write(libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() });
+        }
+        Gathered { iov, count: spans.len().min(MAX_GATHER) }
+    }
+
+    #[inline]
+    fn as_ptr(&mut self) -> *mut libc::iovec {
+        self.iov.as_mut_ptr().cast()
+    }
+}
+
+/// readv(2) or writev(2), by its number. libc's are points at which a thread may be cancelled, which costs a program of several threads two locked
+/// instructions a call.
+///
+/// # Safety
+///
+/// The first `count` entries of `iov` are there, and valid for what the call does with them.
+#[inline]
+unsafe fn vectored(number: libc::c_long, fd: impl AsFd, mut iov: Gathered) -> io::Result<usize> {
+    let (fd, count) = (fd.as_fd().as_raw_fd(), iov.count);
+    // SAFETY: the caller's. Both calls take a descriptor, a pointer and a count, which has less bits than its register.
+    check(unsafe { libc::syscall(number, fd, iov.as_ptr(), count) } as libc::ssize_t)
+}
 
 /// readv(2) into any number of views, the first [`MAX_GATHER`] of them. Returns bytes read.
 ///
@@ -82,10 +108,8 @@ pub fn read_scattered(fd: impl AsFd, spans: &[Span<'_>]) -> io::Result<usize> {
     if spans.iter().any(|span| !span.is_writable()) {
         return Err(Errno::FAULT);
     }
-    let mut iov = [NO_BYTES; MAX_GATHER];
-    let iov = gather(&mut iov, spans);
-    // SAFETY: the views are writable, as just checked, and valid for their lifetime, which outlasts the call; there are at most 64.
-    check(unsafe { libc::readv(fd.as_fd().as_raw_fd(), iov.as_ptr(), iov.len() as libc::c_int) })
+    // SAFETY: the views are writable, as just checked, and valid for their lifetime, which outlasts the call.
+    unsafe { vectored(libc::SYS_readv, fd, Gathered::of(spans)) }
 }
 
 /// writev(2) of any number of views, the first [`MAX_GATHER`] of them. Returns bytes written.
@@ -94,10 +118,8 @@ pub fn read_scattered(fd: impl AsFd, spans: &[Span<'_>]) -> io::Result<usize> {
 ///
 /// What writev(2) says.
 pub fn write_gathered(fd: impl AsFd, spans: &[Span<'_>]) -> io::Result<usize> {
-    let mut iov = [NO_BYTES; MAX_GATHER];
-    let iov = gather(&mut iov, spans);
-    // SAFETY: the views are valid for reads for their lifetime, which outlasts the call, and there are at most 64.
-    check(unsafe { libc::writev(fd.as_fd().as_raw_fd(), iov.as_ptr(), iov.len() as libc::c_int) })
+    // SAFETY: the views are valid for reads for their lifetime, which outlasts the call.
+    unsafe { vectored(libc::SYS_writev, fd, Gathered::of(spans)) }
 }
 
 /// sendmsg(2) of any number of views, the first [`MAX_GATHER`] of them, with `flags` (MSG_ bits of <sys/socket.h>).
@@ -107,12 +129,11 @@ pub fn write_gathered(fd: impl AsFd, spans: &[Span<'_>]) -> io::Result<usize> {
 ///
 /// What sendmsg(2) says.
 pub fn send_gathered(fd: impl AsFd, spans: &[Span<'_>], flags: i32) -> io::Result<usize> {
-    let mut iov = [NO_BYTES; MAX_GATHER];
-    let iov = gather(&mut iov, spans);
+    let mut iov = Gathered::of(spans);
     // SAFETY: all zeroes is a valid msghdr: no name, no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = iov.as_mut_ptr();
-    message.msg_iovlen = iov.len() as _;
+    message.msg_iov = iov.as_ptr();
+    message.msg_iovlen = iov.count as _;
     // SAFETY: `message` points at `iov`, and the views are valid for reads for longer than the call.
     check(unsafe { libc::sendmsg(fd.as_fd().as_raw_fd(), &message, flags) })
 }

@@ -53,6 +53,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod transmit;
+mod views;
 
 pub use error::TapError;
 pub use stats::Stats;

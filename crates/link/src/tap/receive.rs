@@ -12,6 +12,7 @@ use super::device::Device;
 use super::header::{self, Header};
 use super::parse::layers;
 use super::stats::Stats;
+use super::views;
 use crate::link::Medium;
 use crate::packet::{Head, Packet};
 use onecopy_chain::{Chain, Checksum, Fragment};
@@ -156,19 +157,20 @@ impl Receiver {
         let mut front = [0; Head::MAX];
         // With no page at all the headers alone still come: of acknowledgements, which are what makes pages free again.
         let guess = if self.first.is_none() { Head::MAX } else { self.guess };
-        let mut spans = [Span::EMPTY; MAX_GATHER];
-        (spans[0], spans[1]) = (Span::of(&mut virtio), Span::of(&mut front[..guess]));
-        let (mut count, mut skip) = (BESIDE, HEADROOM);
         // (Behind no first page there are none: a packet would begin in one.)
         let behind = if self.first.is_some() { &mut self.behind[..] } else { &mut [] };
-        for (span, page) in spans[BESIDE..].iter_mut().zip(self.first.iter_mut().chain(behind)) {
-            // (Pages in here have no other holder.)
-            let Some(bytes) = page.bytes_mut() else { break };
-            *span = Span::of(&mut bytes[std::mem::take(&mut skip)..]);
-            count += 1;
-        }
-        let room: usize = spans[..count].iter().map(Span::len).sum();
-        let read = device.read(&spans[..count]).map_err(|errno| match errno {
+        let (read, room) = views::with(BESIDE + 1 + behind.len(), |spans| {
+            (spans[0], spans[1]) = (Span::of(&mut virtio), Span::of(&mut front[..guess]));
+            let (mut count, mut skip) = (BESIDE, HEADROOM);
+            for (span, page) in spans[BESIDE..].iter_mut().zip(self.first.iter_mut().chain(behind)) {
+                // (Pages in here have no other holder.)
+                let Some(bytes) = page.bytes_mut() else { break };
+                *span = Span::of(&mut bytes[std::mem::take(&mut skip)..]);
+                count += 1;
+            }
+            (device.read(&spans[..count]), spans[..count].iter().map(Span::len).sum::<usize>())
+        });
+        let read = read.map_err(|errno| match errno {
             Errno::AGAIN => Dropped::Nothing,
             Errno::BADFD => Dropped::Gone,
             _ => Dropped::Failed,

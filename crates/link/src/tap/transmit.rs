@@ -8,6 +8,7 @@ use super::device::Device;
 use super::header::Header;
 use super::stage::Stage;
 use super::stats::Stats;
+use super::views;
 use crate::link::Capabilities;
 use crate::packet::{Packet, Train};
 use crate::registered::{Registered, places};
@@ -87,21 +88,39 @@ impl Transmitter {
             stats.full += 1;
         } else if self.promised.takes(&packet).is_err() {
             stats.not_taken += 1;
-        } else if memory_of(&packet).is_some_and(|memory| self.gathers_from(memory))
-            || self.stage.bring(&mut packet, stats).is_ok()
+        } else if (memory_of(&packet).is_some_and(|memory| self.gathers_from(memory))
+            || self.stage.bring(&mut packet, stats).is_ok())
+            && self.attempt(device, stats, packet, None)
         {
-            self.waiting.push_back((packet, None));
+            // What is sent in its place, if something is.
             self.flush(device, stats);
         }
     }
 
     /// Writes what waits, as far as the kernel takes it.
+    #[inline]
     pub fn flush(&mut self, device: &mut impl Device, stats: &mut Stats) {
         while let Some((packet, doubt)) = self.waiting.pop_front() {
-            if let Err(packet) = self.send(device, stats, packet, doubt) {
+            if !self.attempt(device, stats, packet, doubt) {
+                return;
+            }
+        }
+    }
+
+    /// Sends it, or has it wait: whether the kernel takes more.
+    fn attempt(
+        &mut self,
+        device: &mut impl Device,
+        stats: &mut Stats,
+        packet: Packet,
+        doubt: Option<Offload>,
+    ) -> bool {
+        match self.send(device, stats, packet, doubt) {
+            Ok(()) => true,
+            Err(packet) => {
                 stats.waited += 1;
                 self.waiting.push_front((packet, doubt));
-                return;
+                false
             }
         }
     }
@@ -245,14 +264,13 @@ fn memory_of(packet: &Packet) -> Option<u64> {
 }
 
 fn write(device: &mut impl Device, packet: &Packet, header: Header) -> Result<(), Errno> {
-    let virtio = header.to_bytes();
-    let mut spans = [Span::EMPTY; MAX_GATHER];
-    (spans[0], spans[1]) = (Span::of_shared(&virtio), Span::of_shared(packet.head()));
-    let mut count = BESIDE;
-    for (span, fragment) in spans[BESIDE..].iter_mut().zip(packet.payload().payload().fragments()) {
-        debug_assert_ne!(fragment.kind(), Kind::Device, "it was staged");
-        *span = fragment.page().span(fragment.offset(), fragment.len()).ok_or(Errno::FAULT)?;
-        count += 1;
-    }
-    device.write(&spans[..count])
+    let (virtio, payload) = (header.to_bytes(), packet.payload().payload());
+    views::with(BESIDE + payload.fragment_count(), |spans| {
+        (spans[0], spans[1]) = (Span::of_shared(&virtio), Span::of_shared(packet.head()));
+        for (span, fragment) in spans[BESIDE..].iter_mut().zip(payload.fragments()) {
+            debug_assert_ne!(fragment.kind(), Kind::Device, "it was staged");
+            *span = fragment.page().span(fragment.offset(), fragment.len()).ok_or(Errno::FAULT)?;
+        }
+        device.write(spans)
+    })
 }

@@ -51,6 +51,7 @@
 
 mod account;
 mod sent;
+mod shared;
 mod socket;
 mod wakers;
 

@@ -1,6 +1,6 @@
 //! The handle of a send.
 
-use super::account::{Entry, Shared};
+use super::shared::{Entry, Shared};
 use crate::notify::outcome::How;
 use std::fmt;
 use std::future::Future;

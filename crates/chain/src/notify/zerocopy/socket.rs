@@ -1,7 +1,7 @@
 //! Sends of one socket.
 
-use super::account::{Entry, Shared, State, Tag};
 use super::sent::{Sent, Where};
+use super::shared::{Entry, Shared, State, Tag};
 use super::{Allowance, Small, Tell};
 use crate::chain::Chain;
 use crate::kind::Kind;

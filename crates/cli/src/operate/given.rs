@@ -2,6 +2,7 @@
 //! ([`takeover`](super::takeover)). Each is known by where it is bound.
 
 use super::Flags;
+use super::role::Role;
 use super::takeover::{Predecessor, Sockets};
 use super::user::User;
 use crate::address::{Address, Place};
@@ -16,29 +17,6 @@ use std::os::unix::net::UnixListener;
 
 /// How many may wait at a unix socket, as far as net.core.somaxconn allows it.
 const BACKLOG: i32 = 4096;
-
-/// What a listener is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Those whom the program serves.
-    Listen,
-    /// `--metrics`.
-    Metrics,
-    /// `serve --direct`: proxies that lend their clients' sockets.
-    Direct,
-}
-
-impl Role {
-    pub const ALL: [Role; 3] = [Role::Listen, Role::Metrics, Role::Direct];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Listen => "listen",
-            Role::Metrics => "metrics",
-            Role::Direct => "direct",
-        }
-    }
-}
 
 /// Where a listener is bound, or is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]

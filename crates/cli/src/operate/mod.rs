@@ -5,6 +5,7 @@ pub mod again;
 pub mod config;
 pub mod given;
 pub mod metrics;
+pub mod role;
 pub mod says;
 pub mod takeover;
 pub mod user;

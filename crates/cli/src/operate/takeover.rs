@@ -3,7 +3,7 @@
 //! unix(7)): the queues of those who wait go with them. The successor says that it serves; then the old one takes no more clients,
 //! and ends when those that it has are done.
 
-use super::given::Role;
+use super::role::Role;
 use super::user::User;
 use crate::address::{Address, Place};
 use anyhow::{Context, bail, ensure};

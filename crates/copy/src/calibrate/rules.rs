@@ -8,17 +8,6 @@ use crate::profile::{Crossover, reader_name};
 /// What non-temporal stores must gain to be chosen: less than this is noise, and cached stores are the habit.
 const MARGIN: f64 = 1.03;
 
-/// A reader on another core is believed to make a copy as much slower as this, and by so many seconds, and no more: the copy
-/// waits for lines of two slots' heads from the other cache, not for a turn on a CPU. (Two threads that share one wait for
-/// milliseconds.)
-const SLOWER: (f64, f64) = (10.0, 2e-6);
-
-/// Whether a copy with a reader on another core may take `seconds`, where one core that copies and reads takes `alone`.
-pub(super) fn plausible(seconds: f64, alone: Option<f64>) -> bool {
-    let most = alone.map_or(f64::INFINITY, |alone| alone * SLOWER.0 + SLOWER.1);
-    seconds > 0.0 && seconds.is_finite() && seconds <= most
-}
-
 /// The crossovers that follow from the points.
 ///
 /// What non-temporal stores gain can only grow with the footprint: their cost doesn't depend on it, that of cached
@@ -160,17 +149,6 @@ mod tests {
         points.push(point(Reader::OtherCore, 64 << 20, 1 << 20, 0.5));
         assert_eq!(min_len(&decide(&points), "other-core", 64 << 20), None);
         assert_eq!(decide(&[]), []);
-    }
-
-    #[test]
-    fn a_reader_without_a_cpu_of_its_own_is_seen() {
-        // 64 KiB: 6 us alone; 12 across two cores; 3 ms where each waits for the other's turn.
-        assert!(plausible(12e-6, Some(6e-6)));
-        assert!(!plausible(3e-3, Some(6e-6)));
-        // 4 KiB: 0.2 us alone; 1.5 with a hand-over; 47 where 64 slots share a turn.
-        assert!(plausible(1.5e-6, Some(0.2e-6)) && !plausible(47e-6, Some(0.2e-6)));
-        assert!(plausible(1.0, None));
-        assert!([0.0, -1.0, f64::NAN, f64::INFINITY].iter().all(|seconds| !plausible(*seconds, None)));
     }
 
     fn any_points() -> impl Strategy<Value = Vec<Point>> {

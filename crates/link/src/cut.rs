@@ -1,6 +1,6 @@
 //! Cutting a super-segment to packets, as a card does, for where none does (net/ipv4/tcp_offload.c, tcp_gso_segment; net/ipv4/udp_offload.c).
 
-use crate::link::NotTaken;
+use crate::not_taken::NotTaken;
 use crate::packet::{Packet, Train};
 use onecopy_chain::{Checksum, Sum};
 

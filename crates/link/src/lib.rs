@@ -9,9 +9,11 @@
 //! [`rx`] sorts what has arrived into queues, and places payload in a device's memory. [`Stacked`] gathers sends before a link. [`Pcap`] writes down what passes one, for Wireshark.
 #![forbid(unsafe_code)]
 
+mod capabilities;
 mod counters;
 mod cut;
 mod link;
+mod not_taken;
 mod packet;
 pub mod pair;
 pub mod pcap;
@@ -21,7 +23,9 @@ mod sink;
 mod stacked;
 pub mod tap;
 
-pub use link::{Capabilities, Link, Medium, NotTaken};
+pub use capabilities::{Capabilities, Medium};
+pub use link::Link;
+pub use not_taken::NotTaken;
 pub use packet::{Gso, Head, HeadTooLong, Packet, Train};
 pub use pair::Pair;
 pub use pcap::{Pcap, PcapConfig, PcapStats};

@@ -1,6 +1,6 @@
 //! What travels on a link: headers inline, payload by reference.
 
-use crate::link::NotTaken;
+use crate::not_taken::NotTaken;
 use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, ChainError, Checksum, Kind, Sum};
 use std::fmt;

@@ -1,6 +1,7 @@
 //! A link that leads nowhere.
 
-use crate::link::{Capabilities, Link, Medium};
+use crate::capabilities::{Capabilities, Medium};
+use crate::link::Link;
 use crate::packet::Packet;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::{Fate, Segment};

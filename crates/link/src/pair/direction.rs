@@ -2,8 +2,8 @@
 
 use super::path::{Path, Stats};
 use super::random::Random;
+use crate::capabilities::Capabilities;
 use crate::cut::sum_ip;
-use crate::link::Capabilities;
 use crate::packet::Packet;
 use onecopy_chain::notify::Fate;
 use onecopy_chain::{Checksum, Kind, Writer};

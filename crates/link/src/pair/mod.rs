@@ -41,7 +41,8 @@ mod random;
 pub use path::{Path, Stats};
 pub use random::SEED;
 
-use crate::link::{Capabilities, Link, Medium};
+use crate::capabilities::{Capabilities, Medium};
+use crate::link::Link;
 use crate::packet::Packet;
 use direction::{Direction, Gone};
 use onecopy_sync::Mutex;

@@ -41,7 +41,8 @@
 
 mod block;
 
-use crate::link::{Capabilities, Link, Medium};
+use crate::capabilities::{Capabilities, Medium};
+use crate::link::Link;
 use crate::packet::{Gso, Packet, Train};
 use block::{Block, flag, kind, option};
 use onecopy_chain::{Chain, ChainError, Checksum, Kind};

@@ -1,6 +1,6 @@
 //! Whose a packet is, by a look at its headers, as a card that steers flows takes one.
 
-use crate::link::Medium;
+use crate::capabilities::Medium;
 use crate::packet::Packet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

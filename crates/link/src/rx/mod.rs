@@ -12,8 +12,8 @@ mod flow;
 mod foresight;
 mod place;
 
+use crate::capabilities::Medium;
 use crate::counters;
-use crate::link::Medium;
 use crate::packet::Packet;
 use crate::registered::Registered;
 use flow::{Flow, flow};

@@ -4,7 +4,7 @@ use super::receive::{Pools, Receiver};
 use super::stats::Stats;
 use super::transmit::Transmitter;
 use super::{FRAGMENTS, Offloads, Tap, TapConfig};
-use crate::link::{Capabilities, Medium};
+use crate::capabilities::{Capabilities, Medium};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use std::io;
 use std::os::fd::OwnedFd;

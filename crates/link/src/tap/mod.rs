@@ -58,7 +58,8 @@ mod views;
 pub use error::TapError;
 pub use stats::Stats;
 
-use crate::link::{Capabilities, Link, Medium};
+use crate::capabilities::{Capabilities, Medium};
+use crate::link::Link;
 use crate::packet::Packet;
 use crate::registered::Registered;
 use crate::rx::{Queues, Sorted};

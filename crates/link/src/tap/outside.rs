@@ -5,7 +5,7 @@ use super::device::Device as Tap;
 use super::header::{self, Header};
 use super::receive::{Pools, Receiver};
 use super::stats::Stats;
-use crate::link::Medium;
+use crate::capabilities::Medium;
 use crate::rx::{Queues, Rule, Sorted};
 use onecopy_pool::provider::{CopyError, Heap, Opaque};
 use onecopy_pool::{

@@ -1,6 +1,6 @@
 //! Where headers end: just enough of each to know, and nothing else. Whoever takes the packet reads them in earnest.
 
-use crate::link::Medium;
+use crate::capabilities::Medium;
 
 /// Where the headers of a packet are that begins with `bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

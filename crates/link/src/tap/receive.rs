@@ -13,7 +13,7 @@ use super::header::{self, Header};
 use super::parse::layers;
 use super::stats::Stats;
 use super::views;
-use crate::link::Medium;
+use crate::capabilities::Medium;
 use crate::packet::{Head, Packet};
 use onecopy_chain::{Chain, Checksum, Fragment};
 use onecopy_pool::provider::Heap;

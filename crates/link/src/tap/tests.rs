@@ -5,7 +5,7 @@ use super::header::{self, Header};
 use super::receive::{Pools, Receiver};
 use super::stats::Stats;
 use super::transmit::{FRAGMENTS, Transmitter};
-use crate::link::{Capabilities, Medium};
+use crate::capabilities::{Capabilities, Medium};
 use crate::packet::{Gso, Packet, Train};
 use crate::registered::Registered;
 use crate::rx::{Queues, Rule, Sorted};

@@ -9,7 +9,7 @@ use super::header::Header;
 use super::stage::Stage;
 use super::stats::Stats;
 use super::views;
-use crate::link::Capabilities;
+use crate::capabilities::Capabilities;
 use crate::packet::{Packet, Train};
 use crate::registered::{Registered, places};
 use onecopy_chain::notify::Fate;

@@ -1,6 +1,7 @@
 //! ICMP for IPv6: as [`icmp`](super::icmp) for IPv4, and who asks for neighbours.
 
-use super::icmp::{Complaint, Heard, Trouble};
+use super::complaint::{Complaint, Trouble};
+use super::icmp::Heard;
 use super::interface::{Interface, is_host};
 use super::layout::{spill, trim};
 use super::output::Outgoing;

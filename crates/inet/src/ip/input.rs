@@ -1,6 +1,7 @@
 //! Packets in: looked at from the first byte on, and dropped at the first that is wrong.
 
-use super::icmp::{Complaint, Heard};
+use super::complaint::Complaint;
+use super::icmp::Heard;
 use super::interface::{Interface, is_host};
 use super::layout::{Apart, gather, spill, trim};
 use super::reassembly::{Gathered, Lost, Part};
@@ -53,6 +54,17 @@ impl Interface {
             Medium::Ip => self.either(now, packet),
         };
         self.heard(heard)
+    }
+
+    /// The next one of those that were [`looped`](Interface::looped) comes in: as [`Interface::input`] has one that came from the link. Whoever
+    /// drives it takes no more at once than that said before: each may be answered by another one.
+    pub fn input_looped(&mut self, now: u64) -> Option<(Packet, Input)> {
+        let (ip, mut packet) = self.local.pop(now)?;
+        self.stats.received += 1;
+        self.stats.looped += 1;
+        let heard = self.transport(now, ip, &mut packet, false);
+        let input = self.heard(heard);
+        Some((packet, input))
     }
 
     /// What a packet came to is counted.

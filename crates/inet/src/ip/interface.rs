@@ -1,7 +1,7 @@
 //! The interface itself: what it is made of, and its time.
 
 use super::address::{Cidr, Route, Routes};
-use super::icmp::{Complaint, Limits};
+use super::complaint::{Complaint, Limits};
 use super::layout::Pages;
 use super::local::{LOCAL_MTU, Local};
 use super::paths::Paths;

@@ -12,6 +12,7 @@
 //! no jumbograms, and no IPsec.
 
 mod address;
+mod complaint;
 mod icmp;
 mod icmpv6;
 mod input;
@@ -25,7 +26,7 @@ mod reassembly;
 mod stats;
 
 pub use address::{Cidr, Route};
-pub use icmp::{Complaint, Trouble};
+pub use complaint::{Complaint, Trouble};
 pub use input::Input;
 pub use interface::{BadConfig, Config, Interface};
 pub use local::LOCAL_MTU;

@@ -1,6 +1,6 @@
 //! Packets out: headers in front, then to the neighbour, then as the link takes them.
 
-use super::icmp::Complaint;
+use super::complaint::Complaint;
 use super::interface::{Interface, is_host};
 use super::stats::Reason;
 use crate::neigh::Hop;
@@ -8,7 +8,7 @@ use crate::wire::arp::Operation;
 use crate::wire::ipv6::Fragment;
 use crate::wire::{Arp, EtherType, Ethernet, Ip, Ipv4, Ipv6, Mac, Protocol};
 use onecopy_chain::Checksum;
-use onecopy_chain::notify::Segment;
+use onecopy_chain::notify::{Fate, Segment};
 use onecopy_link::{Gso, Head, Medium, NotTaken, Packet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -104,6 +104,23 @@ impl Interface {
         }
         self.write(about, &mut packet)?;
         self.hand(now, hop, broadcast, packet)
+    }
+
+    /// Takes a packet to an address of ours.
+    fn loop_back(&mut self, now: u64, about: &Outgoing, mut packet: Packet) -> Result<(), Reason> {
+        let ip = self.header(about, packet.len(), &packet)?;
+        if self.local.len() >= self.queue {
+            return Err(Reason::QueueFull);
+        }
+        packet.set_checksum(Checksum::Verified).map_err(|_| Reason::Malformed)?;
+        packet.set_fate(Fate::Sent);
+        self.local.push(now, ip, packet);
+        Ok(())
+    }
+
+    /// Packets that were sent to addresses of ours, and have not come in again.
+    pub fn looped(&self) -> usize {
+        self.local.len()
     }
 
     /// Hands a packet with IP's header to the link, or has it wait for the neighbour.

@@ -13,10 +13,11 @@ use onecopy_socket::{Error, Op, Result};
 use rustix::io::Errno;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Memory that is bound to receive queues: dropped, it is unbound. Its queues then go on with ordinary pages; fragments that
-/// programs have, and bytes that sockets have, stay valid, and are received and given back as before.
+/// programs have, and bytes that sockets have, stay valid, and are received and given back as before. It keeps no stack alive: behind the
+/// stack's end it only says which memory it was.
 #[must_use = "dropped, the memory is unbound"]
 pub struct Binding {
     of: Of,
@@ -29,7 +30,8 @@ pub struct Binding {
 
 /// Which stack it is bound to.
 pub(super) enum Of {
-    Own(Arc<Inner>),
+    /// Whose end it is no part of: what a stack has left then is dropped, and whoever waits for it hears so.
+    Own(Weak<Inner>),
     Kernel(Arc<kernel::Devices>),
 }
 
@@ -47,7 +49,9 @@ impl Binding {
     /// Which way payload takes to the memory, and why it is no shorter one.
     pub fn path(&self) -> Path {
         let now = match &self.of {
-            Of::Own(inner) => inner.with(|shard, _| shard.rx_mut().0.queues().lands_in(self.memory().id())),
+            Of::Own(inner) => inner.upgrade().is_some_and(|inner| {
+                inner.with(|shard, _| shard.rx_mut().0.queues().lands_in(self.memory().id()))
+            }),
             // It is bound so, or not at all.
             Of::Kernel(_) => true,
         };
@@ -58,7 +62,7 @@ impl Binding {
     /// ([`Stack::queue_stats`], [`Binding::promised`]).
     pub fn event(&self) -> Option<Event> {
         match &self.of {
-            Of::Own(inner) => inner.with(|shard, _| shard.rx_mut().0.event(self.id)),
+            Of::Own(inner) => inner.upgrade()?.with(|shard, _| shard.rx_mut().0.event(self.id)),
             Of::Kernel(devices) => devices.event(self.id),
         }
     }
@@ -66,6 +70,7 @@ impl Binding {
     fn room(&self) -> RoomStats {
         // (The kernel promises out of its own buffers.)
         let Of::Own(inner) = &self.of else { return RoomStats::default() };
+        let Some(inner) = inner.upgrade() else { return RoomStats::default() };
         inner.with(|shard, _| {
             let (rx, inet) = shard.rx_mut();
             rx.room_stats(inet, self.id)
@@ -86,10 +91,13 @@ impl Binding {
 impl Drop for Binding {
     fn drop(&mut self) {
         match &self.of {
-            Of::Own(inner) => inner.with(|shard, now| {
-                let (rx, inet) = shard.rx_mut();
-                rx.unbind(inet, now, self.id);
-            }),
+            Of::Own(inner) => {
+                let Some(inner) = inner.upgrade() else { return };
+                inner.with(|shard, now| {
+                    let (rx, inet) = shard.rx_mut();
+                    rx.unbind(inet, now, self.id);
+                });
+            }
             Of::Kernel(devices) => devices.unbind(self.id),
         }
     }
@@ -252,7 +260,7 @@ impl Stack {
             let id = rx.bind(inet, now, memory, queues, registered).map_err(|why| bad(Op::Bind, why))?;
             Ok((claim, id))
         })?;
-        let of = Of::Own(Arc::clone(self.only(Op::Bind)?));
+        let of = Of::Own(Arc::downgrade(self.only(Op::Bind)?));
         let (claim, id) = bound?;
         Ok(Binding { of, claim, id, staged })
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Memory that streams send from: what bind-tx is to the kernel. All of its pages are this binding's: the program says what lies in
 /// them ([`DeviceMemory::write_at`], a file, the device itself), and when. Dropped, it is unbound; what is under way is delivered all the same, and
-/// keeps its pages until then.
+/// keeps its pages until then. It keeps no stack alive: what is under way when that ends is dropped, as any other send.
 #[must_use = "dropped, the memory is unbound"]
 pub struct TxBinding {
     of: Of,
@@ -50,7 +50,9 @@ impl TxBinding {
     /// Which way payload takes out of the memory, and why it is no shorter one.
     pub fn path(&self) -> Path {
         let now = match &self.of {
-            Of::Own(inner) => inner.with(|shard, _| shard.link_mut().gathers_from(self.memory().id())),
+            Of::Own(inner) => inner.upgrade().is_some_and(|inner| {
+                inner.with(|shard, _| shard.link_mut().gathers_from(self.memory().id()))
+            }),
             // It is bound so, or not at all.
             Of::Kernel(_) => true,
         };
@@ -89,7 +91,7 @@ impl TxBinding {
     /// Whether it is of this stack.
     pub(crate) fn is_of(&self, stack: &Stack) -> bool {
         match &self.of {
-            Of::Own(inner) => stack.only(Op::Send).is_ok_and(|only| Arc::ptr_eq(only, inner)),
+            Of::Own(inner) => stack.only(Op::Send).is_ok_and(|only| Arc::as_ptr(only) == inner.as_ptr()),
             Of::Kernel(devices) => stack.kernel_devices().is_some_and(|theirs| Arc::ptr_eq(theirs, devices)),
         }
     }
@@ -125,7 +127,10 @@ impl Drop for TxBinding {
     fn drop(&mut self) {
         let memory = self.memory().id();
         match &self.of {
-            Of::Own(inner) => inner.with(|shard, _| shard.link_mut().gather_no_more(memory)),
+            Of::Own(inner) => {
+                let Some(inner) = inner.upgrade() else { return };
+                inner.with(|shard, _| shard.link_mut().gather_no_more(memory));
+            }
             Of::Kernel(devices) => devices.unbind_tx(memory),
         }
     }
@@ -203,6 +208,6 @@ impl Stack {
         if let Some(registered) = registered {
             inner.with(|shard, _| shard.link_mut().gather_from(registered));
         }
-        Ok(TxBinding { of: Of::Own(Arc::clone(inner)), pages, claim, id, staged })
+        Ok(TxBinding { of: Of::Own(Arc::downgrade(inner)), pages, claim, id, staged })
     }
 }

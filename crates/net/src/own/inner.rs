@@ -154,9 +154,15 @@ impl Inner {
         }
     }
 
-    /// The stack's own thread ends.
+    /// The stack's own thread ends, and so does whoever waits for a send of it.
     pub(super) fn stop(&self) {
+        let shard = self.lock();
+        // Under the lock, as whoever is about to sleep looks at it.
         self.stopped.store(1, Relaxed);
+        shard.followers.iter().for_each(|follower| follower.tell());
+        if shard.leader.is_some() {
+            self.wake.ring();
+        }
         if let Some(sleep) = &self.sleep {
             sleep.ring();
         }

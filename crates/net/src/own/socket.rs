@@ -122,10 +122,13 @@ impl<P: Protocol> Socket<P> {
     pub fn tokens_or_new(&self) -> &Arc<Tokens> {
         self.tokens.get_or_init(|| {
             let hunger = self.with(|shard, _, _| shard.rx_mut().0.hunger());
-            let inner = Arc::clone(&self.inner);
+            // What its program still has of them keeps no stack alive.
+            let inner = Arc::downgrade(&self.inner);
             // The stack is told only where a window waits for them.
             Arc::new(Tokens::new(move || {
-                if hunger.feeds() {
+                if hunger.feeds()
+                    && let Some(inner) = inner.upgrade()
+                {
                     inner.with(|_, _| ());
                 }
             }))

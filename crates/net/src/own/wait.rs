@@ -6,7 +6,7 @@ use super::interest::Interest;
 use super::lock::Locked;
 use super::shard::{Asleep, Leader, Shard};
 use super::waiter::Waiter;
-use crate::zerocopy::Drives;
+use crate::zerocopy::{Drives, Waited};
 use onecopy_inet::stack::slab::Id;
 use onecopy_socket::Wait;
 use onecopy_sync::Mutex;
@@ -335,7 +335,7 @@ impl Drives for Inner {
         wait: Wait,
         limit: Option<Duration>,
         poll: &mut dyn FnMut(&mut Context<'_>) -> Poll<()>,
-    ) -> bool {
+    ) -> Waited {
         let began = Instant::now();
         // One of its own: the socket's is told of what happens to the socket.
         let waiter = Arc::new(Waiter::new(id));
@@ -345,9 +345,15 @@ impl Drives for Inner {
         loop {
             let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
             let patience = Patience { wait, none: false, limit: left, eager: true };
-            match self.wait(&waiter, patience, &learnt, |_, _| poll(&mut context).is_ready().then_some(())) {
-                Ok(()) => return true,
-                Err(Gone::Late) => return false,
+            let waited = self.wait(&waiter, patience, &learnt, |_, _| {
+                if poll(&mut context).is_ready() {
+                    return Some(Waited::Ready);
+                }
+                self.is_stopped().then_some(Waited::Ended)
+            });
+            match waited {
+                Ok(waited) => return waited,
+                Err(Gone::Late) => return Waited::Late,
                 Err(Gone::Signal) => {}
             }
         }

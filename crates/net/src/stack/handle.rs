@@ -19,7 +19,8 @@ use std::time::Duration;
 /// ([`Builder::transport`](crate::Builder::transport)).
 ///
 /// Clones are handles of the same stack. It lives as long as a handle or a socket of it does; whoever drops the last one waits until what was
-/// sent has been acknowledged, at most as long as [`Builder::linger`](crate::Builder::linger) says.
+/// sent has been acknowledged, at most as long as [`Builder::linger`](crate::Builder::linger) says. Bindings of device memory, tokens, and handles
+/// of sends keep it no longer: what is left of sends then is dropped, and whoever waits for it hears so.
 #[derive(Clone)]
 pub struct Stack {
     engine: Engine,

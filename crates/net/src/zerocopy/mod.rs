@@ -18,7 +18,7 @@ mod sent;
 pub(crate) use lender::{Lender, Takes};
 pub use onecopy_chain::notify::zerocopy::{Allowance, Counts, Small};
 pub use onecopy_chain::notify::{How, Range};
-pub(crate) use sent::{At, Drives};
+pub(crate) use sent::{At, Drives, Waited};
 pub use sent::{NotSent, Numbered, Sent};
 
 /// The methods of `$Socket`, whose field `socket` is what a carrier gives, for notices and settings of sends without a copy.

@@ -12,8 +12,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// A send under way: a future of the chain that was sent, and of how it left. It resolves once: when the peer has acknowledged all of it and
-/// the link has let go of each packet with bytes of it; or when the connection has ended, however it did. (Where the kernel carries the
-/// bytes: when its notification has come.)
+/// the link has let go of each packet with bytes of it; or when the connection has ended, however it did; or with the stack, which drops what
+/// is left when its last handle has gone ([`Builder::linger`](crate::Builder::linger)). (Where the kernel carries the bytes: when its notification
+/// has come.)
 ///
 /// Whoever waits by [`Sent::wait`] drives the stack himself. A task does not: then the stack has a thread of its own
 /// ([`Driver::Thread`](crate::Driver::Thread)), or somebody calls [`Stack::drive`](crate::Stack::drive).
@@ -32,15 +33,25 @@ pub struct Sent {
 
 /// What is driven by whoever waits for something of it.
 pub(crate) trait Drives: Send + Sync {
-    /// Calls `poll`, of socket `id`, until it is ready, driving meanwhile if nobody else does, at most for `limit`. Whether it was ready before
-    /// that had come. A signal does not end it.
+    /// Calls `poll`, of socket `id`, until it is ready, driving meanwhile if nobody else does, at most for `limit`, and as long as the stack has not
+    /// ended. A signal does not end it.
     fn poll_until(
         self: Arc<Self>,
         id: Id,
         wait: Wait,
         limit: Option<Duration>,
         poll: &mut dyn FnMut(&mut Context<'_>) -> Poll<()>,
-    ) -> bool;
+    ) -> Waited;
+}
+
+/// What a wait came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    Ready,
+    /// The limit has come.
+    Late,
+    /// The stack has ended. Whoever waited was one of those that kept its memory.
+    Ended,
 }
 
 /// Who brings it to its end.
@@ -112,11 +123,14 @@ impl Sent {
             && let Some(drives) = drives.upgrade()
         {
             let mut done = None;
-            drives
+            let waited = drives
                 .poll_until(id, wait, limit, &mut |context| self.look(context).map(|back| done = Some(back)));
-            return done.ok_or(self);
+            match waited {
+                Waited::Ready | Waited::Late => return done.ok_or(self),
+                Waited::Ended => {}
+            }
         }
-        // Somebody else brings it to its end; where the stack is gone, it is over, since all that it held was dropped.
+        // Somebody else brings it to its end; where the stack has ended, whoever is the last to let go of it drops all that it held.
         let how = match (self.handle.take(), limit) {
             (None, _) => How::default(),
             (Some(handle), None) => handle.wait(),

@@ -215,6 +215,22 @@ fn the_kernels_tcp_carries_it_from_memory_to_memory_without_any_privilege() {
     }
 }
 
+/// Who tries until somebody listens, and sends at once, finds the memory bound. (Where neither can be, what is told is what was tried first.)
+#[test]
+fn memory_is_bound_before_anybody_can_connect() {
+    if !lands_by_the_kernel() {
+        return;
+    }
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap().to_string();
+    for (memory, why) in [("32K", "give 64 KiB"), ("64M", "cannot listen on")] {
+        let ended = ended(&["nc", "--devmem", "-l", &at, "--transport", "kernel-uring", "--memory", memory]);
+        let said = ended.said.join("\n");
+        assert_eq!(ended.status.code(), Some(1), "{said}");
+        assert!(said.contains(why), "{memory}: {said}");
+    }
+}
+
 /// Whether this kernel puts bytes into memory that nothing maps.
 fn lands_by_the_kernel() -> bool {
     use onecopy::advanced::link::Registered;

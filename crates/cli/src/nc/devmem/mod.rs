@@ -235,10 +235,12 @@ impl Plan {
 
     /// Listens, with memory bound for who connects.
     fn listen(&self, stack: &Stack, at: SocketAddr) -> anyhow::Result<(tcp::Listener, receive::Receiver)> {
-        let listener = listen(stack, at)?;
-        let at = listener.local_addr()?;
+        // Nobody knows a port that is chosen before he is told of it. At another one somebody may wait, and what he sends is to find the memory bound.
+        let chosen = (at.port() == 0).then(|| listen(stack, at)).transpose()?;
+        let at = chosen.as_ref().map_or(Ok(at), tcp::Listener::local_addr)?;
         let memory = self.memory(0)?;
         let (binding, queues) = self.bind(stack, at, &memory)?;
+        let listener = chosen.map_or_else(|| listen(stack, at), Ok)?;
         if self.args.verbose {
             tell!(
                 "onecopy nc: queues {queues:?} have {} bytes of memory, binding {}",

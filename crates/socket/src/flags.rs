@@ -12,7 +12,8 @@ bitflags::bitflags! {
         /// Raises SIGPIPE where a stream's send fails with EPIPE, as send(2) does without MSG_NOSIGNAL. Without
         /// this flag no send raises it, as with std's sockets.
         const SIGPIPE = 4;
-        /// More bytes will follow. This never delays the peer: the bytes are published at once.
+        /// More bytes will follow. Between unix sockets this never delays the peer: the bytes are published at once. TCP keeps what fills no segment
+        /// for what follows (MSG_MORE).
         const MORE = 8;
         /// A record ends with this send (MSG_EOR). Only stream records need it (`Records::Stream` of unix
         /// sockets): atomic records end with each send, and streams have none.

@@ -21,6 +21,9 @@ impl Stream {
 
     /// As [`Stream::send_device`], with flags. With [`SendFlags::DONTWAIT`] it takes what there is room for: [`Sent::len`] says how much.
     ///
+    /// Where the kernel carries the bytes [`SendFlags::MORE`] keeps none of a device's back: the write that takes them has no such flag. For few and full
+    /// segments set [`Settings::cork`](crate::tcp::Settings::cork) before such sends, and take it back once they are complete.
+    ///
     /// # Errors
     ///
     /// As [`Stream::send_device`]; EAGAIN where there is no room at all.

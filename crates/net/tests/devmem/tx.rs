@@ -2,7 +2,7 @@
 
 use crate::world::{World, errno, pattern};
 use onecopy_link::{Capabilities, Link, NotRegistered, Packet, Tap};
-use onecopy_net::devmem::{Path, TxRange, Why};
+use onecopy_net::devmem::{Binding, Path, TxBinding, TxRange, Why};
 use onecopy_net::tcp::Stream;
 use onecopy_net::zerocopy::Allowance;
 use onecopy_net::{Port, SendFlags, Stack};
@@ -72,35 +72,56 @@ fn received(world: &World, stream: &Stream, len: usize) -> Vec<u8> {
 
 #[test]
 fn from_one_devices_memory_to_anothers() {
-    let world = World::new(PAGES);
-    let binding = world.bind();
-    let (memory, data) = filled();
-    let tx = world.near.bind_tx(&memory).unwrap();
-    let (sender, receiver) = world.connect();
-    let lengths = [range(0, 1), range(4095, 2), range(5000, 3), range(8192, 300_000), range(77, 100_001)];
-    let whole: Vec<u8> = lengths.iter().flat_map(|range| part(&data, *range).to_vec()).collect();
-    std::thread::scope(|scope| {
-        let got = scope.spawn(|| received(&world, &receiver, 2 * whole.len()));
-        // Each by itself, and all as the vector of one send.
-        for range in lengths {
-            let (chain, how) = sender.send_device(&tx, &[range]).unwrap().wait();
-            assert_eq!((chain.len() as u64, how.copied, how.dropped), (range.len, true, false));
+    for world in World::each(PAGES) {
+        let binding = world.bind();
+        let (memory, data) = filled();
+        let tx = world.near.bind_tx(&memory).unwrap();
+        let (sender, receiver) = world.connect();
+        let lengths = [range(0, 1), range(4095, 2), range(5000, 3), range(8192, 300_000), range(77, 100_001)];
+        let whole: Vec<u8> = lengths.iter().flat_map(|range| part(&data, *range).to_vec()).collect();
+        std::thread::scope(|scope| {
+            let got = scope.spawn(|| received(&world, &receiver, 2 * whole.len()));
+            // Each by itself, and all as the vector of one send.
+            for range in lengths {
+                let (chain, how) = sender.send_device(&tx, &[range]).unwrap().wait();
+                assert_eq!((chain.len() as u64, how.copied, how.dropped), (range.len, true, false));
+            }
+            let sent = sender.send_device(&tx, &lengths).unwrap();
+            assert_eq!(sent.len(), whole.len());
+            assert!(!sent.wait().1.dropped);
+            let got = got.join().unwrap();
+            assert!(got[..whole.len()] == whole && got[whole.len()..] == whole);
+        });
+        let (sent, landed) = (sender.stats(), receiver.stats());
+        let all = 2 * whole.len() as u64;
+        assert_eq!((sent.sent, sent.referenced, sent.user_copied_in), (all, all, 0));
+        assert_eq!((landed.received, landed.user_copied_out), (all, 0));
+        match world.is_kernels() {
+            true => {
+                // By the kernel alone: out of one memory, and into the other.
+                assert_eq!((sent.kernel_copied, landed.kernel_copied), (all, all));
+                assert_eq!((memory.copied().out, world.memory.copied().into), (0, 0));
+                assert_eq!((tx.path(), binding.path()), (Path::Direct, Path::Direct));
+            }
+            false => copied(&world, (&sender, &tx, &memory), &binding, all),
         }
-        let sent = sender.send_device(&tx, &lengths).unwrap();
-        assert_eq!(sent.len(), whole.len());
-        assert!(!sent.wait().1.dropped);
-        let got = got.join().unwrap();
-        assert!(got[..whole.len()] == whole && got[whole.len()..] == whole);
-    });
-    let (sent, landed) = (sender.stats(), receiver.stats());
-    let all = 2 * whole.len() as u64;
-    assert_eq!((sent.sent, sent.referenced, sent.user_copied_in), (all, all, 0));
+        drop((tx, binding, sender, receiver));
+        assert_eq!(memory.free(), memory.len());
+    }
+}
+
+/// Who copied what, over the cable.
+fn copied(
+    world: &World,
+    (sender, tx, memory): (&Stream, &TxBinding, &DeviceMemory),
+    binding: &Binding,
+    all: u64,
+) {
     let counters: HashMap<_, _> = world.near.link_counters().into_iter().collect();
     let (staged, gathered) = (counters["staged_bytes"], counters["gathered_bytes"]);
     // By the cable, and before that out of the device, if the kernel does not take it from there itself.
     let copies = if gathered > 0 { 1 } else { 2 };
-    assert_eq!(sent.kernel_copied, copies * all);
-    assert_eq!((landed.received, landed.user_copied_out), (all, 0));
+    assert_eq!(sender.stats().kernel_copied, copies * all);
     // What was sent came out once, or again where it was sent again; what the device says of its copies.
     assert!(staged + gathered >= all && (staged == 0 || gathered == 0), "{counters:?}");
     assert_eq!(staged, memory.copied().out);
@@ -115,40 +136,39 @@ fn from_one_devices_memory_to_anothers() {
             }
         }
     }
-    drop((tx, binding, sender, receiver));
-    assert_eq!(memory.free(), memory.len());
 }
 
 #[test]
 fn whoever_receives_into_buffers_sees_bytes_like_any_others_and_in_order() {
-    let world = World::new(PAGES);
-    let (memory, data) = filled();
-    let tx = world.near.bind_tx(&memory).unwrap();
-    let (sender, receiver) = world.connect();
-    let mut expected = Vec::new();
-    std::thread::scope(|scope| {
-        let reader = scope.spawn(|| {
-            let (mut all, mut buffer) = (Vec::new(), vec![0; 10_000]);
-            loop {
-                match receiver.recv(&mut buffer).unwrap() {
-                    0 => break all,
-                    n => all.extend_from_slice(&buffer[..n]),
+    for world in World::each(PAGES) {
+        let (memory, data) = filled();
+        let tx = world.near.bind_tx(&memory).unwrap();
+        let (sender, receiver) = world.connect();
+        let mut expected = Vec::new();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let (mut all, mut buffer) = (Vec::new(), vec![0; 10_000]);
+                loop {
+                    match receiver.recv(&mut buffer).unwrap() {
+                        0 => break all,
+                        n => all.extend_from_slice(&buffer[..n]),
+                    }
                 }
+            });
+            for round in 0..200_u64 {
+                // Host's memory between the device's, small and large: they never are one segment.
+                let range = range(round * 37, 1 + round * round % 9000);
+                expected.extend_from_slice(part(&data, range));
+                let sent = sender.send_device(&tx, &[range]).unwrap();
+                let host = pattern(1 + (round * 131 % 3000) as usize);
+                expected.extend_from_slice(&host);
+                assert_eq!(sender.send(&host).unwrap(), host.len());
+                drop(sent);
             }
+            sender.shutdown(std::net::Shutdown::Write).unwrap();
+            assert!(reader.join().unwrap() == expected);
         });
-        for round in 0..200_u64 {
-            // Host's memory between the device's, small and large: they never are one segment.
-            let range = range(round * 37, 1 + round * round % 9000);
-            expected.extend_from_slice(part(&data, range));
-            let sent = sender.send_device(&tx, &[range]).unwrap();
-            let host = pattern(1 + (round * 131 % 3000) as usize);
-            expected.extend_from_slice(&host);
-            assert_eq!(sender.send(&host).unwrap(), host.len());
-            drop(sent);
-        }
-        sender.shutdown(std::net::Shutdown::Write).unwrap();
-        assert!(reader.join().unwrap() == expected);
-    });
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Two stacks on one cable, one of them with memory that is bound to queue 1.
+//! Two stacks, one of them with memory that is bound to queue 1: on one cable, or both the kernel's.
 
 use onecopy_link::Tap;
 use onecopy_net::devmem::{Binding, Frag, Frags};
 use onecopy_net::tcp::{Listener, Stream};
-use onecopy_net::{Result, Stack};
+use onecopy_net::{Carrier, Result, Stack, Transport};
 use onecopy_pool::{DeviceId, DeviceMemory};
 use std::net::SocketAddr;
 
@@ -18,9 +18,48 @@ pub struct World {
     pub far: Stack,
     pub memory: DeviceMemory,
     pub listener: Listener,
+    pub at: SocketAddr,
 }
 
 impl World {
+    /// One of each kind, for what is alike under both. Without the kernel's where it cannot do it.
+    pub fn each(pages: u32) -> impl Iterator<Item = World> {
+        std::iter::once(World::new(pages)).chain(World::kernel(pages))
+    }
+
+    /// Over the kernel's TCP. None, and said why, where it cannot do it.
+    fn kernel(pages: u32) -> Option<World> {
+        let build = || Stack::builder().transport(Transport::Kernel).build();
+        let (near, far) = match (build(), build()) {
+            (Ok(near), Ok(far)) => (near, far),
+            (Err(error), _) | (_, Err(error)) => {
+                eprintln!("skipped, as for the kernel: {error}");
+                return None;
+            }
+        };
+        let memory = DeviceMemory::opaque(pages, DeviceId(7)).unwrap();
+        far.set_queues(2).unwrap();
+        // Much more than a test binds: what may be locked is a user's, and others of his run beside it.
+        let much = DeviceMemory::opaque(8192, DeviceId(7)).unwrap();
+        match far.bind_rx(&much, &[1]) {
+            Ok(binding) => drop(binding),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), 95, "{error}");
+                eprintln!("skipped, as for the kernel: {error}");
+                return None;
+            }
+        }
+        let listener = Listener::bind(&far, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let at = listener.local_addr().unwrap();
+        far.steer(at, 1).unwrap();
+        Some(World { near, far, memory, listener, at })
+    }
+
+    /// Whether it is the kernel's.
+    pub fn is_kernels(&self) -> bool {
+        self.far.carrier() == Carrier::Kernel
+    }
+
     /// Memory of so many pages, steered to and not bound yet.
     pub fn new(pages: u32) -> World {
         let (a, b) = Tap::cable(1500).unwrap();
@@ -30,7 +69,7 @@ impl World {
         far.set_queues(2).unwrap();
         far.steer(server(), 1).unwrap();
         let listener = Listener::bind(&far, server()).unwrap();
-        World { near, far, memory, listener }
+        World { near, far, memory, listener, at: server() }
     }
 
     pub fn bind(&self) -> Binding {
@@ -39,7 +78,7 @@ impl World {
 
     /// A connection, the sender's end first.
     pub fn connect(&self) -> (Stream, Stream) {
-        let sender = Stream::connect(&self.near, server()).unwrap();
+        let sender = Stream::connect(&self.near, self.at).unwrap();
         let receiver = self.listener.accept().unwrap().0;
         // What hangs is told of.
         receiver.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();

@@ -1,11 +1,15 @@
-//! What a receive does while another thread unbinds its memory: each step by itself, so that nothing depends on who comes first.
+//! What a receive does while another thread unbinds its memory: each step by itself, so that nothing depends on who comes first. And what it does
+//! where it is refused.
 
 use super::*;
 use crate::devmem::Binding;
 use crate::kernel::connection::Phase;
 use crate::{Stack, Transport};
+use onecopy_inet::tcp::Settings;
+use onecopy_link::Registered;
 use onecopy_pool::{DeviceId, DeviceMemory};
 use onecopy_testing::{LONG, begun, wait_asleep};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::fmt;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -116,4 +120,62 @@ fn nothing_is_thrown_away_looked_at_or_read_beside_an_unbinding() {
     let left = left.linear().unwrap().to_vec();
     assert_eq!(left[..2], b"st"[..]);
     drop(binding);
+}
+
+#[test]
+fn a_read_that_is_refused_is_told_and_takes_nothing() {
+    let Some((_stack, stream, mut peer, binding)) = connection() else { return };
+    let landing = landing(&stream);
+    peer.write_all(b"hello").unwrap();
+    // By io_uring: a file that cannot be read without a wait.
+    let file = OwnedFd::from(std::fs::File::open("/proc/self/stat").unwrap());
+    let Err(refused) = landing.read(&file, 1, 1) else { panic!("it was read") };
+    assert!(matches!(refused, NotRead::Errno(Errno::OPNOTSUPP)));
+    let told = stream.not_read(refused, &patience(&stream)).unwrap_err();
+    assert_eq!(told.raw_os_error(), Errno::OPNOTSUPP.raw_os_error());
+    assert!(told.reason().is_some_and(|why| why.contains("unbind it")), "{told}");
+    // And in a receive: its pages are not those that are registered.
+    let wrong = Registered::new(&DeviceMemory::opaque(16, DeviceId(2)).unwrap()).unwrap();
+    let right = landing.pages.lock().replace(wrong).unwrap();
+    let free = right.memory().free();
+    for flags in [RecvFlags::empty(), RecvFlags::DONTWAIT] {
+        let told = stream.frags(5, 1, flags).unwrap_err();
+        assert_eq!(told.raw_os_error(), Errno::FAULT.raw_os_error(), "{told}");
+        assert!(told.reason().is_some_and(|why| why.contains("unbind it")), "{told}");
+    }
+    assert_eq!((right.memory().free(), stream.tokens_or_new().held()), (free, 0));
+    // The connection goes on.
+    let wrong = landing.pages.lock().replace(right).unwrap();
+    assert_eq!(stream.frags(2, 1, RecvFlags::empty()).unwrap().device()[0].len, 2);
+    // What is said helps.
+    *landing.pages.lock() = Some(wrong);
+    assert!(stream.frags(3, 1, RecvFlags::empty()).is_err());
+    drop(binding);
+    let rest = stream.frags(3, 1, RecvFlags::empty()).unwrap();
+    assert_eq!(rest.linear().unwrap().to_vec(), b"llo");
+}
+
+/// A peer that goes on sending does not keep who fetches what there was.
+#[test]
+fn of_a_connection_that_is_over_no_more_is_fetched_than_there_was() {
+    let Some((stack, stream, _peer, _binding)) = connection() else { return };
+    // In place of what comes meanwhile: of datagrams the first alone is counted (FIONREAD), and a receive finds the others.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (near, far) = net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
+    for byte in 1..=3 {
+        net::send(&far, &[byte; 100], net::SendFlags::empty()).unwrap();
+    }
+    let over = Stream::new(stack.kernel().unwrap().shared(), near, Phase::Open, false, Settings::default());
+    let connection = over.connection();
+    let mut state = connection.lock();
+    state.goes = Goes::Device(landing(&stream), 1);
+    state.fail(Errno::CONNRESET);
+    connection.is_unbound(&mut state);
+    assert_eq!(state.receive.len(), 100);
+    drop(state);
+    for byte in 2..=3 {
+        let mut left = [0; 100];
+        assert_eq!(net::recv(&*connection.fd, &mut left, net::RecvFlags::DONTWAIT).unwrap().0, 100);
+        assert_eq!(left, [byte; 100]);
+    }
 }

@@ -22,7 +22,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Who drives a stack while no thread waits for a socket of it.
@@ -133,7 +133,7 @@ impl Owner {
         if setup.driver == Driver::Thread {
             for inner in &owner.shards {
                 let inner = Arc::clone(inner);
-                let thread = std::thread::Builder::new().name("onecopy-stack".into());
+                let thread = thread::Builder::new().name("onecopy-stack".into());
                 let thread = signal::blocked(|| thread.spawn(move || inner.run()));
                 owner.threads.push(thread.map_err(|error| Failed::System(errno(&error)))?);
             }
@@ -248,8 +248,11 @@ impl Drop for Owner {
             inner.stop();
         }
         for thread in self.threads.drain(..) {
-            // A panic of it has been told already.
-            let _ = thread.join();
+            // What one of them frees, or wakes, may hold the last handle: that thread then ends by itself.
+            if thread.thread().id() != thread::current().id() {
+                // A panic of it has been told already.
+                let _ = thread.join();
+            }
         }
     }
 }

@@ -89,6 +89,45 @@ fn a_waker_may_call_the_stack() {
     assert!(back.len() == len && calls.count.load(Ordering::SeqCst) == 1);
 }
 
+/// A waker that has the last handles of its stack.
+struct Last {
+    handles: Option<(onecopy_net::tcp::Stream, onecopy_net::Stack)>,
+    told: std::sync::mpsc::Sender<Option<String>>,
+}
+
+impl Wake for Last {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        drop(self.handles.take());
+        let _ = self.told.send(std::thread::current().name().map(str::to_owned));
+    }
+}
+
+#[test]
+fn a_stack_may_end_in_a_waker_that_its_own_thread_calls() {
+    let (a, b) = stacks();
+    let (client, mut server) = pair(&a, &b);
+    let pool = pool();
+    let (told, hear) = channel();
+    let data = pattern(1 << 20);
+    let mut sent = client.send_zerocopy_with_flags(chain(&pool, &data), SendFlags::DONTWAIT).unwrap();
+    drop(sent.take_rest());
+    let len = sent.len();
+    let mut sent = pin!(sent);
+    let waker = Waker::from(Arc::new(Last { handles: Some((client, a)), told }));
+    assert!(sent.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(waker);
+    server.read_exact(&mut vec![0; len]).unwrap();
+    assert_eq!(hear.recv().unwrap().unwrap(), "onecopy-stack");
+    let Poll::Ready((back, how)) = sent.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("it was woken for it")
+    };
+    assert!(back.len() == len && !how.dropped);
+}
+
 #[test]
 fn notices_come_in_ranges_and_the_descriptor_shows_them() {
     let (a, b) = stacks();

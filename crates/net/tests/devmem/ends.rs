@@ -74,7 +74,7 @@ impl Wake for Told {
 }
 
 /// A task that waits for `sent` is woken by `end`, and hears that the bytes were dropped.
-fn is_told(mut sent: Sent, end: impl FnOnce()) {
+pub fn is_told(mut sent: Sent, end: impl FnOnce()) {
     let told = Arc::new(Told::default());
     let waker = Waker::from(Arc::clone(&told));
     let mut poll = || Pin::new(&mut sent).poll(&mut Context::from_waker(&waker));

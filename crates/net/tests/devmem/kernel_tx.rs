@@ -1,12 +1,13 @@
 //! Under the kernel's TCP: what is sent is taken out of memory that no process maps, by the send's own copy.
 
+use crate::ends::is_told;
 use crate::tx::{filled, part, range};
 use crate::world::{World, errno, pattern};
 use onecopy_net::devmem::{Path, TxBinding};
 use onecopy_net::tcp::Stream;
 use onecopy_net::udp::Envelope;
 use onecopy_net::zerocopy::{Allowance, Sent};
-use onecopy_net::{SendFlags, Stack, Transport, udp};
+use onecopy_net::{Builder, SendFlags, Stack, Transport, udp};
 use onecopy_pool::{DeviceId, DeviceMemory};
 use onecopy_testing::alone;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -32,7 +33,11 @@ struct Kernel {
 impl Kernel {
     /// None where the kernel cannot do it.
     fn new() -> Option<(Kernel, TxBinding)> {
-        let stack = match Stack::builder().transport(Transport::Kernel).build() {
+        Kernel::of(Stack::builder())
+    }
+
+    fn of(builder: Builder) -> Option<(Kernel, TxBinding)> {
+        let stack = match builder.transport(Transport::Kernel).build() {
             Ok(stack) => stack,
             Err(error) => {
                 eprintln!("skipped: {error}");
@@ -276,6 +281,15 @@ fn what_is_under_way_when_socket_and_binding_go_is_delivered() {
     let (chain, how) = sent.wait();
     assert!(how.copied && !how.dropped);
     drop(chain);
+    assert_eq!(kernel.memory.free(), kernel.memory.len());
+}
+
+#[test]
+fn a_task_that_waits_when_the_stack_ends_hears_of_it() {
+    let Some((kernel, tx)) = Kernel::of(Stack::builder().linger(Duration::ZERO)) else { return };
+    let (sender, receiver, sent) = kernel.stuck(&tx);
+    is_told(sent, || drop((sender, kernel.stack)));
+    drop((tx, receiver));
     assert_eq!(kernel.memory.free(), kernel.memory.len());
 }
 

@@ -17,6 +17,7 @@ use crate::connection::send_references::NotSent;
 use crate::connection::view::View;
 use crate::core::kind::Kind;
 use crate::handshake::rendezvous::Rendezvous;
+use crate::multiprocess::arrival::arriving_methods;
 use crate::multiprocess::share::sharing_methods;
 use crate::multiprocess::transfer::passing_methods;
 use onecopy_chain::Chain;
@@ -473,6 +474,7 @@ impl SeqPacket {
 
 socket_methods!(SeqPacket);
 passing_methods!(SeqPacket);
+arriving_methods!(SeqPacket);
 sharing_methods!(SeqPacket);
 credential_methods!(SeqPacket);
 upgrade_methods!(SeqPacket);

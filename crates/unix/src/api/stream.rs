@@ -12,6 +12,7 @@ use crate::connection::send_references::NotSent;
 use crate::connection::view::View;
 use crate::core::kind::Kind;
 use crate::handshake::rendezvous::Rendezvous;
+use crate::multiprocess::arrival::arriving_methods;
 use crate::multiprocess::share::sharing_methods;
 use crate::multiprocess::transfer::passing_methods;
 use onecopy_chain::Chain;
@@ -458,6 +459,7 @@ impl Stream {
 
 socket_methods!(Stream);
 passing_methods!(Stream);
+arriving_methods!(Stream);
 sharing_methods!(Stream);
 credential_methods!(Stream);
 upgrade_methods!(Stream);

@@ -1,6 +1,6 @@
 //! The two halves of a stream, borrowed or owned: of any family's.
 
-/// Defines them in the module of a `Stream` for tokio, whose names have type `$address`.
+/// Defines them in the file of a `Stream` for tokio, which makes them of itself, and whose names have type `$address`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! tokio_halves {
@@ -34,11 +34,11 @@ macro_rules! tokio_halves {
             shuts_down: bool,
         }
 
-        pub(super) fn split(stream: &mut Stream) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        fn halves(stream: &mut Stream) -> (ReadHalf<'_>, WriteHalf<'_>) {
             (ReadHalf { stream }, WriteHalf { stream })
         }
 
-        pub(super) fn into_split(stream: Stream) -> (OwnedReadHalf, OwnedWriteHalf) {
+        fn owned_halves(stream: Stream) -> (OwnedReadHalf, OwnedWriteHalf) {
             let stream = std::sync::Arc::new(stream);
             (OwnedReadHalf { stream: stream.clone() }, OwnedWriteHalf { stream, shuts_down: true })
         }

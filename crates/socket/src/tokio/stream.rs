@@ -237,13 +237,13 @@ macro_rules! tokio_stream {
 
             /// Splits it into a half that reads and a half that writes, which borrow it.
             pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-                split::split(self)
+                halves(self)
             }
 
             /// Splits it into a half that reads and a half that writes, for two tasks. When the half that writes is
             /// dropped, the peer reads the end.
             pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
-                split::into_split(self)
+                owned_halves(self)
             }
 
             pub(super) fn poll_recv(

@@ -9,9 +9,7 @@
 //! The stack is driven by a thread of its own ([`Driver::Thread`](crate::Driver::Thread)), as no call here waits.
 
 mod listener;
-mod split;
 mod stream;
 
 pub use listener::Listener;
-pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
-pub use stream::Stream;
+pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, Stream, WriteHalf};

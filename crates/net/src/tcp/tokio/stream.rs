@@ -1,13 +1,14 @@
 //! Streams for tokio.
 
-use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::stack::Stack;
 use crate::tcp::View;
 use crate::zerocopy::{NotSent, Range, Sent};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_socket::tokio::{Direction, Registered, refused};
-use onecopy_socket::{Op, RecvFlags, Result, SendFlags, ready_methods, registered_methods, tokio_stream};
+use onecopy_socket::{
+    Op, RecvFlags, Result, SendFlags, ready_methods, registered_methods, tokio_halves, tokio_stream,
+};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -174,3 +175,5 @@ impl Stream {
 registered_methods!(Stream, crate::tcp::Stream, SocketAddr, Op::Socket, |stream| stream.poll_fd().map(drop));
 ready_methods!(Stream, SocketAddr);
 tokio_stream!(crate::tcp::Stream);
+
+tokio_halves!(SocketAddr);

@@ -31,12 +31,10 @@ mod connecting;
 mod listener;
 mod seqpacket;
 mod socket;
-mod split;
 mod stream;
 
 pub use listener::{Listener, SeqListener};
 pub use seqpacket::SeqPacket;
 #[doc(hidden)]
 pub use socket::StreamSocket;
-pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
-pub use stream::Stream;
+pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, Stream, WriteHalf};

@@ -4,7 +4,6 @@ use crate::addr::{SocketAddr, ToSocketAddr, named};
 use crate::ancillary::attached::{Ancillary, SendAncillary};
 use crate::api::slot::Slot;
 use crate::api::tokio::connecting;
-use crate::api::tokio::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::byref::pool::Loan;
 use crate::config::Config;
 use crate::connection::open::Connecting;
@@ -14,7 +13,9 @@ use crate::core::kind::Kind;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_socket::tokio::{Direction, Registered, refused};
-use onecopy_socket::{Op, RecvFlags, Result, SendFlags, ready_methods, registered_methods, tokio_stream};
+use onecopy_socket::{
+    Op, RecvFlags, Result, SendFlags, ready_methods, registered_methods, tokio_halves, tokio_stream,
+};
 use rustix::fd::BorrowedFd;
 use std::io::{IoSlice, IoSliceMut};
 
@@ -264,3 +265,5 @@ ready_methods!(Stream, SocketAddr);
 tokio_stream!(crate::api::stream::Stream);
 credentials_methods!(Stream);
 upgrade_methods!(Stream, Stream);
+
+tokio_halves!(SocketAddr);

@@ -41,6 +41,10 @@ pub(crate) struct Thresholds {
     ///
     /// Invariant: kept by `set`, the only writer of `min_len`.
     least: u32,
+    /// The smallest footprint that any length and reader has streamed, in bytes: smaller ones need no look either.
+    ///
+    /// Invariant: as of `least`.
+    least_footprint: usize,
 }
 
 /// The class of a footprint.
@@ -67,7 +71,7 @@ fn row(reader: Reader) -> usize {
 impl Thresholds {
     /// Nothing goes non-temporal.
     pub(crate) fn never() -> Self {
-        Self { min_len: [[NEVER; CLASSES]; 4], least: NEVER }
+        Self { min_len: [[NEVER; CLASSES]; 4], least: NEVER, least_footprint: usize::MAX }
     }
 
     /// Without a profile: glibc's threshold, compared with the footprint instead of the length. glibc knows
@@ -92,6 +96,11 @@ impl Thresholds {
     pub(crate) fn set(&mut self, reader: Reader, class: usize, min_len: u32) {
         self.min_len[row(reader)][class] = min_len;
         self.least = self.min_len.iter().flatten().copied().min().unwrap_or(NEVER);
+        let streams = |class: &usize| self.min_len.iter().any(|row| row[*class] != NEVER);
+        let first = (0..CLASSES).find(streams);
+        // (Class 0 has all below its smallest, too.)
+        self.least_footprint =
+            first.map_or(usize::MAX, |class| if class == 0 { 0 } else { class_bytes(class) });
     }
 
     /// The shortest copy, in bytes, that any footprint and reader has streamed.
@@ -106,11 +115,12 @@ impl Thresholds {
     /// What `Auto` chooses.
     #[inline(always)]
     pub(crate) fn auto(&self, len: usize, footprint: usize, reader: Reader) -> Store {
-        if (len as u64) < u64::from(self.least) {
+        // A footprint smaller than the copy is a mistake or "not known": the copy itself is the least it can be.
+        let footprint = footprint.max(len);
+        if (len as u64) < u64::from(self.least) || footprint < self.least_footprint {
             return Store::Cached;
         }
-        // A footprint smaller than the copy is a mistake or "not known": the copy itself is the least it can be.
-        let min = self.min_len[row(reader)][class(footprint.max(len))];
+        let min = self.min_len[row(reader)][class(footprint)];
         if len as u64 >= u64::from(min) && min != NEVER { Store::NonTemporal } else { Store::Cached }
     }
 }
@@ -274,5 +284,30 @@ mod tests {
         assert_eq!(thresholds.get(Reader::NoCpu, CLASSES - 1), FORMULA_MIN_LEN);
         assert_eq!(thresholds.auto(2 << 20, 0, Reader::NoCpu), Store::NonTemporal, "twice the second level");
         assert_eq!(thresholds.auto(2 << 20, 0, Reader::OtherCore), Store::Cached);
+    }
+
+    /// The two short cuts say what the table says.
+    #[test]
+    fn what_needs_no_look_at_the_table_is_as_it_says() {
+        let readers = [Reader::SameCore, Reader::OtherCore, Reader::NoCpu, Reader::Unknown];
+        for streamed in [None, Some(0), Some(1), Some(7), Some(CLASSES - 1)] {
+            let mut thresholds = Thresholds::never();
+            if let Some(class) = streamed {
+                thresholds.set(Reader::NoCpu, class, 8192);
+                thresholds.set(Reader::OtherCore, CLASSES - 1, 4096);
+            }
+            for exponent in 0..36 {
+                for (footprint, len) in [4095, 4096, 8192, 64 << 10].map(|len| (1 << exponent, len)) {
+                    for footprint in [footprint - 1, footprint] {
+                        for reader in readers {
+                            let min = thresholds.get(reader, class(footprint.max(len)));
+                            let streams = min != NEVER && len >= min as usize;
+                            let store = thresholds.auto(len, footprint, reader);
+                            assert_eq!(store == Store::NonTemporal, streams, "{len} {footprint} {reader:?}");
+                        }
+                    }
+                }
+            }
+        }
     }
 }

@@ -7,7 +7,7 @@
 //!   the other that doesn't count, one by the other, one by the chosen way that doesn't count, and one by the chosen way. In the
 //!   units that don't count there is still to pay for, or to finish, what was done the other way.
 //! - The first comparison comes with the second unit, and may change the choice at once if the difference is large. If it comes to nothing, since
-//!   the chosen way had a rate of its own each time, it is soon tried again, less and less so. After that, at most 2 % of the work is done the way that isn't chosen, and less the longer nothing changes.
+//!   the chosen way had a rate of its own each time and the other's was no answer to either, it is soon tried again, less and less so. After that, at most 2 % of the work is done the way that isn't chosen, and less the longer nothing changes.
 //! - The choice changes when the other way was faster by 8 % in 6 of 7 comparisons. Between ways that are about as fast the caller may have
 //!   a favourite: it is chosen if it is at most 5 % slower.
 //!
@@ -22,7 +22,8 @@ pub const FASTER: f64 = 1.08;
 pub const MUCH_FASTER: f64 = 1.15;
 /// A favourite that is no slower than this is chosen.
 const TIE: f64 = 0.95;
-/// A comparison is void where the chosen way's two rates differ by more than this factor, unless it decides beside the faster of them.
+/// A comparison is void where the chosen way's two rates differ by more than this factor, unless it is the first and the other way
+/// is much faster than both of them, or much slower.
 const STEADY: f64 = 1.25;
 /// How many comparisons are looked at, and how many of them must agree.
 const WINDOW: usize = 7;
@@ -152,9 +153,12 @@ impl Comparison {
             Phase::Confirm => {
                 self.phase = Phase::Rest;
                 let ([before, other], again) = (self.rates, rate?);
-                let decides = self.first && other >= MUCH_FASTER * before.max(again);
-                let steady = STEADY * before.min(again) >= before.max(again);
-                return (steady || decides).then(|| self.compare(again, decides, favourite));
+                let (slower, faster) = (before.min(again), before.max(again));
+                let decides = self.first && other >= MUCH_FASTER * faster;
+                // As clear the other way round: to ask again soon would cost what is known already.
+                let settles = self.first && other * MUCH_FASTER <= slower;
+                let steady = STEADY * slower >= faster;
+                return (steady || decides || settles).then(|| self.compare(again, decides, favourite));
             }
         }
         None

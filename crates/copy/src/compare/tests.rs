@@ -169,6 +169,23 @@ fn what_is_much_faster_than_the_faster_of_two_rates_is_chosen() {
 }
 
 #[test]
+fn what_is_much_slower_than_the_slower_of_two_rates_is_not_soon_tried_again() {
+    let unsteady = |other| {
+        let mut machine = Machine::new([1.0, other]);
+        while machine.comparison.phase != Phase::Confirm {
+            machine.unit(true);
+        }
+        machine.rates[0] = 1.5;
+        machine.unit(true);
+        machine
+    };
+    let machine = unsteady(0.85);
+    assert_eq!((machine.chosen, &machine.verdicts[..]), (0, &[Verdict::Stays][..]));
+    assert_eq!(machine.stretch, 2 * UNIT * RARELY);
+    assert_eq!(unsteady(0.9).stretch, 2 * UNIT, "that may be the hour");
+}
+
+#[test]
 fn what_changes_is_followed_and_what_does_not_is_left_alone() {
     let mut machine = Machine::new([1.0, 0.8]);
     machine.compare(100);

@@ -9,8 +9,8 @@
 
 use onecopy::advanced::copy::compare::Comparison;
 
-/// Where nothing was compared yet, this and more goes by reference, in bytes: less is copied faster wherever it was measured.
-const LARGE: u64 = 4 << 20;
+/// Where nothing was compared yet, this and more goes by reference, in bytes.
+const LARGE: u64 = 1 << 20;
 /// A unit has at least so many bytes, and so many answers; and so many times as many as are under way, each of which counts where it ends,
 /// whichever way it began.
 const UNIT: u64 = 64 << 20;
@@ -127,23 +127,26 @@ mod tests {
 
     #[test]
     fn what_is_much_faster_is_chosen_after_six_units() {
-        let mut thread = Thread::new(1 << 20, [4.0, 5.0]);
-        assert_eq!(thread.send(64), 0.0, "a megabyte is copied until something is known");
-        thread.send(6 * 64);
-        assert_eq!(thread.send(64 * 90), 1.0);
-        let mut thread = Thread::new(16 << 20, [7.0, 5.0]);
-        assert_eq!(thread.send(ANSWERS), 1.0, "what is large goes by reference");
-        thread.send(6 * ANSWERS);
-        assert_eq!(thread.send(ANSWERS * 90), 0.0);
+        let mut thread = Thread::new(512 << 10, [4.0, 5.0]);
+        assert_eq!(thread.send(128), 0.0, "half a megabyte is copied until something is known");
+        thread.send(6 * 128);
+        assert_eq!(thread.send(128 * 90), 1.0);
+        for length in [1 << 20, 16 << 20] {
+            let unit = unit(length, 0) / length;
+            let mut thread = Thread::new(length, [7.0, 5.0]);
+            assert_eq!(thread.send(unit), 1.0, "what is large goes by reference");
+            thread.send(6 * unit);
+            assert_eq!(thread.send(unit * 90), 0.0);
+        }
     }
 
     #[test]
     fn by_reference_wins_a_tie() {
-        let all = 7 * 106 * 64;
-        let mut thread = Thread::new(1 << 20, [5.0, 4.9]);
+        let all = 7 * 106 * 128;
+        let mut thread = Thread::new(512 << 10, [5.0, 4.9]);
         thread.send(all);
         assert!(thread.send(all) > 0.95);
-        let mut thread = Thread::new(1 << 20, [5.0, 4.5]);
+        let mut thread = Thread::new(512 << 10, [5.0, 4.5]);
         thread.send(all);
         assert!(thread.send(all) < 0.05);
     }
@@ -172,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_mostly_idle_learns_nothing() {
-        let mut thread = Thread { pause: 1_000_000, ..Thread::new(1 << 20, [1.0, 9.0]) };
+        let mut thread = Thread { pause: 1_000_000, ..Thread::new(512 << 10, [1.0, 9.0]) };
         assert_eq!(thread.send(100_000), 0.0);
     }
 

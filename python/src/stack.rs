@@ -24,7 +24,8 @@ use crate::udp::UdpSocket;
 ///
 /// Stack(tap="onecopy0", address="10.0.0.2/24") makes the device where there is none, which takes CAP_NET_ADMIN: OSError says what is missing.
 /// transport="auto" takes the kernel's TCP where there is no TAP device to be had; `carrier` says which it is. shards=N, up to 64, has N queues of the
-/// device, each with a lock and a thread: as many connections can be at work at once, at one address. No device memory can be bound to several.
+/// device, each with a lock and a thread: as many connections can be at work at once, at one address. No device memory can be bound to several. All of
+/// these are about the process's own stack: with transport="kernel" they are a ValueError.
 #[pyclass(frozen, module = "onecopy", weakref)]
 pub struct Stack {
     stack: Here<onecopy::Stack>,
@@ -59,6 +60,12 @@ fn built(error: BuildError) -> PyErr {
         BuildError::NoAddress => {
             return PyValueError::new_err("a stack needs an address of its own: address=\"10.0.0.2/24\"");
         }
+        BuildError::NotOfKernel(name) => {
+            return PyValueError::new_err(format!(
+                "{name} is about a stack of this process's own, and transport=\"kernel\" has none: leave it out, or take \
+                 transport=\"stack\" or \"auto\""
+            ));
+        }
         _ => return PyValueError::new_err(error.to_string()),
     };
     failed(Failure { errno: errno.raw_os_error(), text: error.to_string() })
@@ -67,7 +74,7 @@ fn built(error: BuildError) -> PyErr {
 #[pymethods]
 impl Stack {
     #[new]
-    #[pyo3(signature = (*, tap = None, address = None, gateway = None, mtu = None, transport = "stack", shards = 1))]
+    #[pyo3(signature = (*, tap = None, address = None, gateway = None, mtu = None, transport = "stack", shards = None))]
     fn new(
         py: Python<'_>,
         tap: Option<String>,
@@ -75,9 +82,9 @@ impl Stack {
         gateway: Option<&str>,
         mtu: Option<u32>,
         transport: &str,
-        shards: u32,
+        shards: Option<u32>,
     ) -> PyResult<Stack> {
-        let mut builder = onecopy::Stack::builder().shards(shards);
+        let mut builder = onecopy::Stack::builder();
         builder = match transport {
             "stack" => builder,
             "auto" => builder.transport(onecopy::Transport::Auto),
@@ -102,6 +109,9 @@ impl Stack {
         }
         if let Some(mtu) = mtu {
             builder = builder.mtu(mtu);
+        }
+        if let Some(shards) = shards {
+            builder = builder.shards(shards);
         }
         let stack = py.detach(|| builder.build()).map_err(built)?;
         Ok(Stack::of(stack))

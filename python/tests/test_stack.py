@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import threading
+from typing import Any
 
 import pytest
 from conftest import is_interrupted, may_have_tap, runs_with_tap
@@ -334,6 +335,19 @@ def test_what_cannot_be_is_said() -> None:
         onecopy.Stack(tap="onecopy0", address="10.0.0.2/24", shards=0)
     with pytest.raises(ValueError, match="gateway"):
         onecopy.Stack(tap="onecopy0", address="10.0.0.2/24", gateway="there")
+
+
+def test_the_kernel_has_none_of_what_is_a_stacks_own() -> None:
+    said: list[tuple[str, Any]] = [
+        ("tap", "onecopy0"),
+        ("address", "10.0.0.2/24"),
+        ("gateway", "10.0.0.1"),
+        ("mtu", 1500),
+        ("shards", 4),
+    ]
+    for name, value in said:
+        with pytest.raises(ValueError, match=f"^{name} is about .* leave it out"):
+            onecopy.Stack(transport="kernel", **{name: value})
 
 
 def test_a_wrong_address_is_said(kernel: onecopy.Stack) -> None:

@@ -107,7 +107,7 @@ class Stack:
         gateway: str | None = None,
         mtu: int | None = None,
         transport: str = "stack",
-        shards: int = 1,
+        shards: int | None = None,
     ) -> Stack: ...
     @staticmethod
     def pair(

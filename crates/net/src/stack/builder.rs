@@ -24,6 +24,9 @@ enum Where {
     Ports(Vec<Box<dyn Port>>),
 }
 
+/// Pages that what is sent may take, if it is not said.
+const PAGES: u32 = 1 << 16;
+
 /// How a [`Stack`] is to be: a link and an address at least.
 pub struct Builder {
     link: Option<Where>,
@@ -32,15 +35,15 @@ pub struct Builder {
     gateways: Vec<IpAddr>,
     mac: Option<Mac>,
     seed: Option<Seed>,
-    driver: Driver,
+    driver: Option<Driver>,
     shards: Option<u32>,
     wait: Wait,
     linger: Duration,
-    pages: u32,
+    pages: Option<u32>,
     transport: Option<Transport>,
     kernel: kernel::Config,
-    tcp: tcp::Config,
-    udp: udp::Config,
+    tcp: Option<tcp::Config>,
+    udp: Option<udp::Config>,
     zerocopy: Allowance,
 }
 
@@ -60,15 +63,15 @@ impl Builder {
             gateways: Vec::new(),
             mac: None,
             seed: None,
-            driver: Driver::default(),
+            driver: None,
             shards: None,
             wait: Wait::default(),
             linger: Duration::from_secs(2),
-            pages: 1 << 16,
+            pages: None,
             transport: None,
             kernel: kernel::Config::default(),
-            tcp: Default::default(),
-            udp: Default::default(),
+            tcp: None,
+            udp: None,
             zerocopy: Allowance::default(),
         }
     }
@@ -148,7 +151,7 @@ impl Builder {
     /// Who drives the stack.
     #[must_use]
     pub fn driver(self, driver: Driver) -> Builder {
-        Builder { driver, ..self }
+        Builder { driver: Some(driver), ..self }
     }
 
     /// How its sockets wait, unless they say otherwise.
@@ -168,26 +171,28 @@ impl Builder {
     /// of them are kept for large sends, in pieces of 64 KiB.
     #[must_use]
     pub fn pages(self, pages: u32) -> Builder {
-        Builder { pages, ..self }
+        Builder { pages: Some(pages), ..self }
     }
 
     /// Changes what holds for all of TCP: Linux's sysctls under net.ipv4, by their names.
     #[must_use]
     pub fn tcp(mut self, change: impl FnOnce(&mut tcp::Config)) -> Builder {
-        change(&mut self.tcp);
+        change(self.tcp.get_or_insert_default());
         self
     }
 
     /// Changes what holds for all of UDP.
     #[must_use]
     pub fn udp(mut self, change: impl FnOnce(&mut udp::Config)) -> Builder {
-        change(&mut self.udp);
+        change(self.udp.get_or_insert_default());
         self
     }
 
-    /// Which way the bytes of its sockets may take. [`Transport::Kernel`]: the kernel's own TCP and UDP, through io_uring; it needs no link, no address
-    /// and no root, and what was said of those does not count. [`Transport::Auto`]: a stack of the program's own if its link can be had, else the
-    /// kernel's. If it is not called: a stack of the program's own, or an error. [`Stack::carrier`] tells which it is.
+    /// Which way the bytes of its sockets may take. [`Transport::Kernel`]: the kernel's own TCP and UDP, through io_uring; it takes no root, and has none
+    /// of what a stack of the program's own has (link, addresses, shards, pages and so on), so [`Builder::build`] refuses to be told of it
+    /// ([`BuildError::NotOfKernel`]). [`Transport::Auto`]: a stack of the program's own if its link can be had, else the
+    /// kernel's, and what was said of the former does not count then. If it is not called: a stack of the program's own, or an error.
+    /// [`Stack::carrier`] tells which it is.
     #[must_use]
     pub fn transport(self, transport: Transport) -> Builder {
         Builder { transport: Some(transport), ..self }
@@ -220,7 +225,10 @@ impl Builder {
         };
         match self.transport {
             None => self.build_own(),
-            Some(Transport::Kernel) => kernel(),
+            Some(Transport::Kernel) => match self.said_of_own() {
+                Some(method) => Err(BuildError::NotOfKernel(method)),
+                None => kernel(),
+            },
             Some(Transport::Auto) if self.link.is_none() => kernel(),
             Some(Transport::Auto) => match self.build_own() {
                 // Without TAP or root the kernel does; what is wrong in itself is not mended by it.
@@ -228,6 +236,25 @@ impl Builder {
                 built => built,
             },
         }
+    }
+
+    /// The first method that was called of those that are about a stack of the program's own alone.
+    fn said_of_own(&self) -> Option<&'static str> {
+        let said = [
+            (matches!(self.link, Some(Where::Tap(_))), "tap"),
+            (matches!(self.link, Some(Where::Ports(_))), "link"),
+            (!self.addresses.is_empty(), "address"),
+            (!self.gateways.is_empty(), "gateway"),
+            (self.mtu.is_some(), "mtu"),
+            (self.mac.is_some(), "mac"),
+            (self.shards.is_some(), "shards"),
+            (self.driver.is_some(), "driver"),
+            (self.seed.is_some(), "seed"),
+            (self.pages.is_some(), "pages"),
+            (self.tcp.is_some(), "tcp"),
+            (self.udp.is_some(), "udp"),
+        ];
+        said.into_iter().find_map(|(is_said, method)| is_said.then_some(method))
     }
 
     fn build_own(self) -> Result<Stack, BuildError> {
@@ -266,12 +293,12 @@ impl Builder {
             gateways: self.gateways,
             mac: self.mac,
             seed: self.seed,
-            driver: self.driver,
+            driver: self.driver.unwrap_or_default(),
             wait: self.wait,
             linger: self.linger,
-            pages: self.pages,
-            tcp: self.tcp,
-            udp: self.udp,
+            pages: self.pages.unwrap_or(PAGES),
+            tcp: self.tcp.unwrap_or_default(),
+            udp: self.udp.unwrap_or_default(),
             zerocopy: self.zerocopy,
         };
         Ok(Stack::of_own(Owner::start(setup)?))
@@ -303,6 +330,8 @@ pub enum BuildError {
     System(Errno),
     /// The shards cannot be so: why, and what to do.
     Shards(&'static str),
+    /// [`Transport::Kernel`] was asked for, and by this method of [`Builder`] what only a stack of the program's own has.
+    NotOfKernel(&'static str),
     /// The kernel was to carry the bytes, and its io_uring cannot be used.
     Uring(Refused),
 }
@@ -343,6 +372,11 @@ impl fmt::Display for BuildError {
             BuildError::Pages(error) => error.fmt(f),
             BuildError::System(errno) => write!(f, "a stack could not be started: {errno}"),
             BuildError::Shards(why) => f.write_str(why),
+            BuildError::NotOfKernel(method) => write!(
+                f,
+                "Builder::{method} is about a stack of the program's own, and Transport::Kernel has none: do not call it, or \
+                 let Builder::transport be Auto or unsaid"
+            ),
             BuildError::Uring(refused) => write!(f, "the kernel cannot carry the bytes: {refused}"),
         }
     }

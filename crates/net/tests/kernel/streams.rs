@@ -3,16 +3,18 @@
 use crate::world::{anywhere, counter, pair, pattern, stack, stack_with, until, with_std};
 use onecopy_chain::notify::{Config as LaneConfig, Context, Segment};
 use onecopy_chain::{Chain, Writer};
+use onecopy_inet::wire::Mac;
+use onecopy_link::Tap;
 use onecopy_net::kernel::ZeroCopy;
 use onecopy_net::tcp::{Listener, Stream};
-use onecopy_net::{BuildError, Carrier, Driver, RecvFlags, SendFlags, Stack, Transport, Wait};
+use onecopy_net::{BuildError, Builder, Carrier, Driver, RecvFlags, SendFlags, Stack, Transport, Wait};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -412,6 +414,33 @@ fn a_stack_that_cannot_have_its_link_falls_back_if_it_may() {
         Ok(stack) => assert_eq!(stack.carrier(), Carrier::Kernel),
         Err(BuildError::Uring(refused)) => eprintln!("skipped: {refused}"),
         Err(error) => panic!("{error}"),
+    }
+}
+
+/// A stack of the kernel's has nothing of what a link has, and nobody is to believe that it has.
+#[test]
+fn what_only_a_stack_of_the_programs_own_has_is_refused() {
+    type Say = fn(Builder) -> Builder;
+    let said: [(&str, Say); 12] = [
+        ("tap", |builder| builder.tap("onecopy0")),
+        ("link", |builder| builder.link(Tap::cable(1500).unwrap().0)),
+        ("address", |builder| builder.address("10.9.9.9/24")),
+        ("gateway", |builder| builder.gateway(IpAddr::from([10, 9, 9, 1]))),
+        ("mtu", |builder| builder.mtu(1500)),
+        ("mac", |builder| builder.mac(Mac([2, 0, 0, 0, 0, 1]))),
+        ("shards", |builder| builder.shards(1)),
+        ("driver", |builder| builder.driver(Driver::Thread)),
+        ("seed", |builder| builder.seed([0; 16])),
+        ("pages", |builder| builder.pages(1 << 16)),
+        ("tcp", |builder| builder.tcp(|_| ())),
+        ("udp", |builder| builder.udp(|_| ())),
+    ];
+    for (name, say) in said {
+        let error = say(Stack::builder().transport(Transport::Kernel)).build().unwrap_err();
+        assert!(matches!(error, BuildError::NotOfKernel(method) if method == name), "{name}: {error}");
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("Builder::{name} ")) && text.contains("do not call it"), "{text}");
+        assert_eq!(std::io::Error::from(error).kind(), ErrorKind::InvalidInput);
     }
 }
 

@@ -42,7 +42,7 @@ fn shards_that_cannot_be() {
 
 #[test]
 fn the_kernel_has_none() {
-    match Stack::builder().transport(Transport::Kernel).shards(4).build() {
+    match Stack::builder().transport(Transport::Kernel).build() {
         Ok(stack) => assert_eq!(stack.shards(), 0),
         Err(BuildError::Uring(refused)) => eprintln!("skipped: {refused}"),
         Err(error) => panic!("{error}"),

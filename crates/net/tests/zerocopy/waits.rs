@@ -6,7 +6,7 @@ use onecopy_sync::atomic::{AtomicU32, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::future::Future;
 use std::io::Read;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -125,6 +125,28 @@ fn a_stack_may_end_in_a_waker_that_its_own_thread_calls() {
     let Poll::Ready((back, how)) = sent.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
         panic!("it was woken for it")
     };
+    assert!(back.len() == len && !how.dropped);
+}
+
+/// Whoever waits himself takes the place of a task that asked before: what that one's waker had is dropped when no lock is held.
+#[test]
+fn a_waker_that_is_replaced_may_end_what_it_has() {
+    let (a, b) = stacks();
+    let (client, mut server) = pair(&a, &b);
+    let pool = pool();
+    let (told, hear) = channel();
+    let data = pattern(1 << 20);
+    let mut sent = client.send_zerocopy_with_flags(chain(&pool, &data), SendFlags::DONTWAIT).unwrap();
+    drop(sent.take_rest());
+    let len = sent.len();
+    let waker = Waker::from(Arc::new(Last { handles: Some((client, a.clone())), told }));
+    assert!(Pin::new(&mut sent).poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(waker);
+    // Nobody reads, and it is more than the peer's window.
+    let sent = sent.wait_for(Duration::from_millis(5)).unwrap_err();
+    hear.try_recv().unwrap();
+    server.read_exact(&mut vec![0; len]).unwrap();
+    let (back, how) = sent.wait();
     assert!(back.len() == len && !how.dropped);
 }
 

@@ -1,6 +1,7 @@
 //! The handle of a send.
 
 use super::shared::{Entry, Shared};
+use super::wakers;
 use crate::notify::outcome::How;
 use std::fmt;
 use std::future::Future;
@@ -72,7 +73,7 @@ impl Sent {
         };
         // Cloning it is code of others.
         let (index, waker) = (*index, waker.cloned());
-        let mut spare = None;
+        let (mut spare, mut before) = (None, None);
         let how = shared.with(|state, pinned, wake| {
             state.collect(pinned, wake);
             let entry = &mut state.entries[index as usize];
@@ -84,9 +85,9 @@ impl Sent {
             if let Some(waker) = waker {
                 match &entry.waker {
                     // Who asks again and again is not woken by it.
-                    Some(before) if before.will_wake(&waker) => spare = Some(waker),
-                    // Dropped outside of the lock.
-                    Some(_) => spare = entry.waker.replace(waker),
+                    Some(same) if same.will_wake(&waker) => spare = Some(waker),
+                    // Dropped outside of the lock, and of those of whoever asks.
+                    Some(_) => before = entry.waker.replace(waker),
                     None => {
                         entry.waker = Some(waker);
                         state.wanted += 1;
@@ -98,6 +99,7 @@ impl Sent {
             None
         });
         drop(spare);
+        wakers::let_go(before);
         let how = how?;
         // Nobody asks the entry again.
         self.0 = Where::Here(how);
@@ -130,7 +132,7 @@ impl Drop for Sent {
             }
             waker
         });
-        drop(before);
+        wakers::let_go(before);
     }
 }
 

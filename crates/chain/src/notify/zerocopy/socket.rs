@@ -2,6 +2,7 @@
 
 use super::sent::{Sent, Where};
 use super::shared::{Entry, Shared, State, Tag};
+use super::wakers;
 use super::{Allowance, Small, Tell};
 use crate::chain::Chain;
 use crate::kind::Kind;
@@ -238,15 +239,15 @@ impl Zerocopy {
     pub fn poll_notice(&self, waker: &Waker) -> Poll<Range> {
         let index = self.index() as usize;
         // Cloning and dropping it is code of others.
-        let (waker, mut spare) = (waker.clone(), None);
-        self.shared.with(|state, pinned, wake| {
+        let (waker, mut spare, mut before) = (waker.clone(), None, None);
+        let polled = self.shared.with(|state, pinned, wake| {
             state.settle(pinned, wake);
             if let Some(range) = state.sockets[index].list.pop_front() {
                 return Poll::Ready(range);
             }
             match &state.sockets[index].waker {
-                Some(before) if before.will_wake(&waker) => spare = Some(waker),
-                Some(_) => spare = state.sockets[index].waker.replace(waker),
+                Some(same) if same.will_wake(&waker) => spare = Some(waker),
+                Some(_) => before = state.sockets[index].waker.replace(waker),
                 None => {
                     state.sockets[index].waker = Some(waker);
                     state.wanted += 1;
@@ -255,7 +256,10 @@ impl Zerocopy {
             // Should one come right now, the waker says so.
             state.settle(pinned, wake);
             Poll::Pending
-        })
+        });
+        drop(spare);
+        wakers::let_go(before);
+        polled
     }
 
     /// Has `bell` woken each time that there is a notice where there was none, from here on: right now, if there is one.
@@ -270,7 +274,7 @@ impl Zerocopy {
             }
             before
         });
-        drop(before);
+        wakers::let_go(before);
     }
 
     /// Sends whose completions have not been taken in.

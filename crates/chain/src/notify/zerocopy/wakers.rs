@@ -8,18 +8,21 @@ use std::task::Waker;
 struct Held {
     holders: usize,
     wake: Vec<Waker>,
+    /// Nobody waits by these any more.
+    gone: Vec<Waker>,
 }
 
 #[cfg(not(loom))]
 std::thread_local! {
-    static HELD: RefCell<Held> = const { RefCell::new(Held { holders: 0, wake: Vec::new() }) };
+    static HELD: RefCell<Held> = const { RefCell::new(Held { holders: 0, wake: Vec::new(), gone: Vec::new() }) };
 }
 #[cfg(loom)]
 loom::thread_local! {
     static HELD: RefCell<Held> = RefCell::new(Held::default());
 }
 
-/// As long as this thread has one, wakers of what completes on it wait; the last one that is dropped calls them.
+/// As long as this thread has one, wakers of what completes on it wait; the last one that is dropped calls them. So do wakers that others have taken
+/// the place of: to drop one is code of others as well.
 ///
 /// Whoever frees segments under a lock makes one before he takes the lock, and drops it when the lock is free: a waker may call whatever
 /// takes that lock.
@@ -70,14 +73,15 @@ impl Drop for HoldWakers {
         let last = HELD.try_with(|held| {
             let mut held = held.borrow_mut();
             held.holders = held.holders.saturating_sub(1);
-            if held.holders == 0 && !held.wake.is_empty() {
-                Some(std::mem::take(&mut held.wake))
+            if held.holders == 0 && !(held.wake.is_empty() && held.gone.is_empty()) {
+                Some((std::mem::take(&mut held.wake), std::mem::take(&mut held.gone)))
             } else {
                 None
             }
         });
-        if let Ok(Some(wake)) = last {
+        if let Ok(Some((wake, gone))) = last {
             wake.into_iter().for_each(Waker::wake);
+            drop(gone);
         }
     }
 }
@@ -94,4 +98,16 @@ pub(super) fn wake(mut wakers: Vec<Waker>) {
         }
     });
     wakers.into_iter().for_each(Waker::wake);
+}
+
+/// Drops one that nobody waits by any more, now, or once nobody on this thread holds wakers back.
+pub(super) fn let_go(waker: Option<Waker>) {
+    let Some(waker) = waker else { return };
+    let mut waker = Some(waker);
+    let _ = HELD.try_with(|held| {
+        let mut held = held.borrow_mut();
+        if held.holders > 0 {
+            held.gone.extend(waker.take());
+        }
+    });
 }

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A send under way: a future of the chain that was sent, and of how it left. It resolves once: when the peer has acknowledged all of it and
 /// the link has let go of each packet with bytes of it; or when the connection has ended, however it did; or with the stack, which drops what
@@ -119,6 +119,7 @@ impl Sent {
     }
 
     fn wait_at_most(mut self, limit: Option<Duration>) -> Result<(Chain, How), Sent> {
+        let began = Instant::now();
         if let At::Stack { drives, id, wait } = self.at.clone()
             && let Some(drives) = drives.upgrade()
         {
@@ -134,7 +135,7 @@ impl Sent {
         let how = match (self.handle.take(), limit) {
             (None, _) => How::default(),
             (Some(handle), None) => handle.wait(),
-            (Some(handle), Some(limit)) => match handle.wait_for(limit) {
+            (Some(handle), Some(limit)) => match handle.wait_for(limit.saturating_sub(began.elapsed())) {
                 Ok(how) => how,
                 Err(handle) => {
                     self.handle = Some(handle);

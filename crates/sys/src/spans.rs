@@ -95,8 +95,9 @@ impl Gathered {
 #[inline]
 unsafe fn vectored(number: libc::c_long, fd: impl AsFd, mut iov: Gathered) -> io::Result<usize> {
     let (fd, count) = (fd.as_fd().as_raw_fd(), iov.count);
-    // SAFETY: the caller's. Both calls take a descriptor, a pointer and a count, which has less bits than its register.
-    check(unsafe { libc::syscall(number, fd, iov.as_ptr(), count) } as libc::ssize_t)
+    // SAFETY: the caller's. Both calls take a descriptor, a pointer and a count. Of an argument that has less bits than its register nobody sets the
+    // others, and musl reads them: so each is a register's long.
+    check(unsafe { libc::syscall(number, libc::c_long::from(fd), iov.as_ptr(), count) } as libc::ssize_t)
 }
 
 /// readv(2) into any number of views, the first [`MAX_GATHER`] of them. Returns bytes read.

@@ -248,7 +248,7 @@ impl Drop for Owner {
             inner.stop();
         }
         for thread in self.threads.drain(..) {
-            // What one of them frees, or wakes, may hold the last handle: that thread then ends by itself.
+            // What one of them wakes may hold the last handle: that thread then ends by itself.
             if thread.thread().id() != thread::current().id() {
                 // A panic of it has been told already.
                 let _ = thread.join();

@@ -13,8 +13,8 @@ impl Inner {
             let mut now = self.now();
             let due = shard.inet().deadline().is_some_and(|at| at <= now);
             if shard.leader.is_none() && shard.lease(now).is_none() || due {
-                // More may be there than one batch.
-                while shard.turn(now).full {
+                // More may be there than one batch; a peer that floods does not keep a stack that ends.
+                while shard.turn(now).full && !self.is_stopped() {
                     self.finish(&mut shard, now);
                     shard = shard.give_way();
                     // Others had the lock, and a later time: with the one from before, timestamps would go back, and the peer

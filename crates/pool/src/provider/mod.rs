@@ -111,8 +111,8 @@ pub struct About {
     pub device: Option<DeviceId>,
 }
 
-/// Gives pools their memory. One provider serves one pool. (`Any`: who knows the kind of a page's provider gets back to it,
-/// [`Page::provider`](crate::Page::provider).)
+/// Gives pools their memory. One provider serves one pool, and is dropped with its last page, which may be under a stack's lock: what it holds is no socket and no
+/// stack, and no method of it calls one. (`Any`: who knows the kind of a page's provider gets back to it, [`Page::provider`](crate::Page::provider).)
 pub trait MemoryProvider: Any + Send + Sync {
     /// The memory for a pool, asked for once, when it is made. A smaller area than needed lowers the pool's limit.
     ///

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use io_uring::{IoUring, opcode};
 use onecopy::Path;
 use onecopy::unix::{Datagram, Listener, SharedPool, SocketAddr, Stream};
+use onecopy_sys::netdev::{Netdev, Queue, Refusal};
+use rustix::fd::AsFd;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -54,6 +56,8 @@ pub struct Probes {
     pub io_uring: Probe,
     pub kernel_tcp: Probe,
     pub device_memory: Probe,
+    /// An interface whose driver receives into a device's memory by itself.
+    pub nic_memory: Probe,
     pub tap: Probe,
     pub xdp: Probe,
     pub cuda: Probe,
@@ -71,6 +75,7 @@ impl Probes {
             io_uring: io_uring(),
             kernel_tcp: kernel_tcp(),
             device_memory: device_memory(),
+            nic_memory: nic_memory(),
             tap: tap(machine),
             xdp: xdp(machine),
             cuda: cuda(),
@@ -218,6 +223,46 @@ fn device_memory() -> Probe {
     }
 }
 
+/// Whether an interface's driver takes a device's memory to receive into (the kernel's device memory TCP, NETDEV_CMD_BIND_RX). Each is asked with a file that
+/// is no dma-buf, so that none begins to. (What io_uring's zero copy Rx takes is not tried: that begins with a restart of the queue.)
+fn nic_memory() -> Probe {
+    let (netdev, file) = match (Netdev::open(), fs::File::open("/dev/null")) {
+        (Ok(netdev), Ok(file)) => (netdev, file),
+        (Err(refusal), _) => return Probe::fails(format!("the kernel's netlink family netdev: {refusal}")),
+        (_, Err(error)) => return Probe::fails(format!("/dev/null: {error}")),
+    };
+    let names = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    let mut names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    let asked = names.into_iter().filter_map(|name| {
+        let index = fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).ok()?.trim().parse().ok()?;
+        Some((name, netdev.bind_rx(index, file.as_fd(), &[Queue::Rx(0)]).err()?))
+    });
+    of_refusals(&asked.collect::<Vec<_>>())
+}
+
+/// What interfaces said to a file that is no dma-buf.
+fn of_refusals(refusals: &[(String, Refusal)]) -> Probe {
+    if refusals.iter().any(|(_, refusal)| refusal.errno == Errno::PERM) {
+        return Probe::fails("asking a driver for it needs CAP_NET_ADMIN");
+    }
+    // dma_buf_get() of linux/drivers/dma-buf/dma-buf.c. Some kernels ask for the file first, and old ones know no such command.
+    let may = refusals.iter().filter(|(_, refusal)| refusal.errno == Errno::INVAL);
+    let may: Vec<&str> = may.map(|(name, _)| &**name).collect();
+    if !may.is_empty() {
+        return Probe::fails(format!(
+            "the drivers of {} might, which only a dma-buf can tell; onecopy's transports do not use it yet",
+            may.join(", ")
+        ));
+    }
+    match refusals.first() {
+        Some((name, refusal)) => {
+            Probe::fails(format!("no interface's driver receives into a device's memory: {name}: {refusal}"))
+        }
+        None => Probe::fails("there is no interface"),
+    }
+}
+
 /// The kernel's TCP and UDP below our own sockets, as `Transport::Kernel` has it.
 fn kernel_tcp() -> Probe {
     let stack = match onecopy::Stack::builder().transport(onecopy::Transport::Kernel).build() {
@@ -264,5 +309,24 @@ fn cuda() -> Probe {
             Ok(_) => Probe::fails(format!("the kernel module is loaded, but {why}")),
             Err(_) => Probe::fails(why.to_string()),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_interfaces_say_to_no_dma_buf_is_told_apart() {
+        let said = |name: &str, errno| (name.to_owned(), Refusal { errno, says: Some("because".into()) });
+        let detail = |refusals: &[_]| of_refusals(refusals).detail;
+        let (lo, eth) = (said("lo", Errno::OPNOTSUPP), said("eth0", Errno::INVAL));
+        assert!(
+            detail(std::slice::from_ref(&lo))
+                .ends_with("lo: Operation not supported (os error 95) (because)")
+        );
+        assert!(detail(&[lo.clone(), eth]).contains("drivers of eth0 might"));
+        assert!(detail(&[lo, said("eth0", Errno::PERM)]).contains("CAP_NET_ADMIN"));
+        assert_eq!(detail(&[]), "there is no interface");
     }
 }

@@ -74,6 +74,8 @@ const COLOURS: &[(&str, RGBColor)] = &[
     ("host", RGBColor(145, 152, 161)),
     ("recv-copy", RGBColor(191, 57, 137)),
     ("send-copy", RGBColor(191, 100, 20)),
+    ("single", RGBColor(9, 105, 218)),
+    ("batched", RGBColor(112, 178, 12)),
     ("zc", RGBColor(219, 134, 0)),
     ("zc-stacked", RGBColor(112, 178, 12)),
     ("zc-merged", RGBColor(9, 105, 218)),

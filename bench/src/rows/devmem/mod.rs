@@ -1,6 +1,7 @@
 //! `devmem`: TCP's payload into a device's memory and out of it, beside host pages on the same stack, and beside a program that copies.
 
 mod ours;
+mod tokens;
 
 use anyhow::{Context as _, Result, ensure};
 use onecopy::advanced::pool::{DeviceId, DeviceMemory};
@@ -22,8 +23,8 @@ pub const ROW: Row = Row {
             opaque, a stand-in: a memfd that no process maps. tap: the kernel sends over a TAP; pair: another stack of the process, over a cable \
             in it; kernel: the kernel's TCP by io_uring, over a veth; tap/send and kernel/send: out of the device's memory to the kernel, and send-copy \
             first copies it to a buffer. Nobody looks at the bytes; cpu is the machine's, side that of the process that has the device, all its threads; copies: the \
-            socket's count of bytes that this program copied",
-    metrics: &[Metric { name: "rate", unit: "MB/s", larger: true }, CPU_PER_GB, SIDE, COPIES],
+            socket's count of bytes that this program copied; tokens: what giving a token back costs, by a call for each (single) or for 64 (batched)",
+    metrics: &[Metric { name: "rate", unit: "MB/s", larger: true }, CPU_PER_GB, SIDE, COPIES, TOKEN],
     share: 1.0,
     cases,
     workers: &[("devmem/tap", ours::over_tap), ("devmem/pair", ours::over_pair)],
@@ -31,6 +32,7 @@ pub const ROW: Row = Row {
 };
 
 const SIDE: Metric = Metric { name: "side", unit: "CPU s/GB", larger: false };
+const TOKEN: Metric = Metric { name: "token", unit: "ns", larger: false };
 const COPIES: Metric = Metric { name: "copies", unit: "copies/byte", larger: false };
 
 /// What each socket is asked to have as its buffers; Linux doubles it, and so do we.
@@ -57,6 +59,7 @@ fn cases(scale: Scale) -> Vec<Case> {
         case("tap/send", Over::Tap, Way::Send, scale),
         case("kernel", Over::Kernel, Way::Recv, scale),
         case("kernel/send", Over::Kernel, Way::Send, scale),
+        tokens::case(scale),
     ]
 }
 

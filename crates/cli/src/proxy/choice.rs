@@ -9,7 +9,7 @@
 
 use onecopy::advanced::copy::compare::Comparison;
 
-/// Where nothing was compared yet, this and more goes by reference, in bytes.
+/// Where nothing was compared yet, bodies of more than half of this go by reference, in bytes: those of its class, and longer ones.
 const LARGE: u64 = 1 << 20;
 /// A unit has at least so many bytes, and so many answers; and so many times as many as are under way, each of which counts where it ends,
 /// whichever way it began.

@@ -190,7 +190,7 @@ fn the_sender_is_told_who_reads() {
     // Out of the ring, and into the record that is encrypted in place.
     assert_eq!(counted("", "", true), ((ALL / 1000, 0), 2 * ALL / 1000, ALL / 1000));
     assert_eq!(counted("--lend never", "", false), ((ALL / 1000, 0), 0, ALL / 1000));
-    assert_eq!(counted("", "", false), ((ALL / 1000, 0), 0, ALL / 1000));
+    assert_eq!(counted("", "--send-lent map", false), ((ALL / 1000, 0), 0, ALL / 1000));
     assert_eq!(counted("", "--send-lent splice", false), ((0, ALL / 1000), 0, 0));
     let (told, user, _) = counted("", "--transport kernel --forward splice", false);
     assert_eq!((told, user), ((0, ALL / 1000), 0));

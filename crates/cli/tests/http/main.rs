@@ -15,6 +15,7 @@ mod learned;
 mod lent;
 mod log;
 mod metrics;
+mod notify;
 mod restart;
 mod scarce;
 mod shutdown;

@@ -31,7 +31,7 @@ pub struct Capabilities {
     pub medium: Medium,
     /// Bytes of the longest packet, from the network layer's header on.
     pub mtu: u32,
-    /// It finishes a checksum ([`Checksum::Partial`](onecopy_chain::Checksum::Partial)) of what is transmitted (NETIF_F_HW_CSUM).
+    /// It finishes a checksum ([`Checksum::Partial`]) of what is transmitted (NETIF_F_HW_CSUM).
     pub checksum: bool,
     /// It cuts TCP's super-segments (NETIF_F_TSO, NETIF_F_TSO6).
     pub tcp_segmentation: bool,

@@ -56,6 +56,10 @@ impl Lessons {
     ///
     /// There is no place for it.
     pub fn save(&self) -> anyhow::Result<String> {
+        self.save_in(place)
+    }
+
+    fn save_in(&self, path: impl FnOnce() -> anyhow::Result<PathBuf>) -> anyhow::Result<String> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let measured: Vec<_> = all.iter().filter(|(_, known)| known.learned.reason != Reason::Plan).collect();
         if measured.is_empty() {
@@ -64,7 +68,7 @@ impl Lessons {
                        least (`serve --lend never --buffer 8M`); `onecopy tune` measures by itself"
                 .to_owned());
         }
-        let path = place()?;
+        let path = path()?;
         let mut profile = Profile::current();
         for ((_, ring), known) in &measured {
             profile.learn(known.reader, *ring, known.learned.store);
@@ -106,12 +110,26 @@ mod tests {
             lessons.text().unwrap(),
             "stores: cached as planned (reader other-core, ring of 8192 KiB, 1 connection)"
         );
-        assert!(lessons.save().unwrap().contains("nothing was measured"));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("folder/tune.toml");
+        let saved = |lessons: &Lessons| lessons.save_in(|| Ok(path.clone())).unwrap();
+        assert!(saved(&lessons).contains("nothing was measured") && !path.exists());
         lessons.add((Reader::OtherCore, ring, faster));
         lessons.add((Reader::OtherCore, ring, planned));
         assert_eq!(
             lessons.text().unwrap(),
             "stores: nt as measured at 185 % of cached (reader other-core, ring of 8192 KiB, 3 connections)"
         );
+        assert!(saved(&lessons).starts_with("saved one thing that was learned in "));
+        let begins_with = |store| {
+            let mut profile = Profile::current();
+            profile.learn(Reader::OtherCore, ring, store);
+            profile.crossovers
+        };
+        assert_eq!(Profile::load(&path).unwrap().crossovers, begins_with(Store::NonTemporal));
+        lessons.add((Reader::OtherCore, ring, Learned { store: Store::Cached, ..faster }));
+        saved(&lessons);
+        assert_eq!(Profile::load(&path).unwrap().crossovers, begins_with(Store::Cached));
+        assert_ne!(begins_with(Store::Cached), begins_with(Store::NonTemporal));
     }
 }

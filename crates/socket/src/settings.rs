@@ -19,6 +19,8 @@ pub struct Settings {
     learned: AtomicU32,
     /// Loans of fewer bytes are copied; [`FOUND_OUT`]: what is found out decides.
     copied_below: AtomicU64,
+    /// Up to how many bytes what could be lent was found faster copied, as [`Shown`] shows it: one more than that; 0: nothing was found out.
+    copied_up_to: AtomicU32,
     /// Nanoseconds; 0 for none.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
@@ -26,6 +28,9 @@ pub struct Settings {
 
 /// No number of bytes.
 const FOUND_OUT: u64 = u64::MAX;
+
+/// The most that [`Settings::copied_up_to`] says, in bytes: 24 bits.
+const MOST_COPIED: u32 = (1 << 24) - 2;
 
 const POLICIES: [Policy; 3] = [Policy::Cached, Policy::NonTemporal, Policy::Auto];
 const READERS: [Reader; 4] = [Reader::SameCore, Reader::OtherCore, Reader::NoCpu, Reader::Unknown];
@@ -55,7 +60,8 @@ fn decode(word: u32) -> Option<Option<Learned>> {
     }))
 }
 
-/// The settings as the registry shows them: a byte each, and three for what was learned.
+/// The settings as the registry shows them: two bits each, all in one byte; three bytes for the size up to which is copied what could be lent; four
+/// for what was learned about stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub policy: Policy,
@@ -63,19 +69,24 @@ pub(crate) struct Shown {
     pub wait: Wait,
     pub nonblocking: bool,
     pub learned: Option<Learned>,
+    pub copied_up_to: Option<u32>,
 }
 
 impl Shown {
     /// Reads what another process shows. Returns None for an impossible word.
     pub fn decode(word: u64) -> Option<Shown> {
-        let [policy, reader, wait, nonblocking, ..] = word.to_le_bytes().map(usize::from);
-        let learned = u32::try_from(word >> 32).ok()?;
+        let setting = |at: u32| (word >> at) as usize & 3;
+        let below = word as u32 >> 8;
         Some(Shown {
-            policy: *POLICIES.get(policy)?,
-            reader: *READERS.get(reader)?,
-            wait: *WAITS.get(wait)?,
-            nonblocking: nonblocking != 0,
-            learned: decode(learned)?,
+            policy: *POLICIES.get(setting(0))?,
+            reader: *READERS.get(setting(2))?,
+            wait: *WAITS.get(setting(4))?,
+            nonblocking: match setting(6) {
+                no_or_yes @ (0 | 1) => no_or_yes == 1,
+                _ => return None,
+            },
+            learned: decode((word >> 32) as u32)?,
+            copied_up_to: below.checked_sub(1),
         })
     }
 }
@@ -91,6 +102,7 @@ impl Settings {
             nonblocking: AtomicU32::default(),
             learned: AtomicU32::default(),
             copied_below: AtomicU64::new(FOUND_OUT),
+            copied_up_to: AtomicU32::default(),
             read_timeout: AtomicU64::default(),
             write_timeout: AtomicU64::default(),
         };
@@ -103,10 +115,10 @@ impl Settings {
     /// Shows the settings. If two threads change settings at once, the later one may show the earlier one's
     /// old value.
     fn show(&self) {
-        let byte = |word: &AtomicU32| word.load(Relaxed) as u8;
-        let bytes = [&self.policy, &self.reader, &self.wait, &self.nonblocking].map(byte);
-        let learned = u64::from(self.learned.load(Relaxed)) << 32;
-        self.shown.store(u64::from(u32::from_le_bytes(bytes)) | learned, Relaxed);
+        let of = |word: &AtomicU32| u64::from(word.load(Relaxed));
+        let settings =
+            of(&self.policy) | of(&self.reader) << 2 | of(&self.wait) << 4 | of(&self.nonblocking) << 6;
+        self.shown.store(settings | of(&self.copied_up_to) << 8 | of(&self.learned) << 32, Relaxed);
     }
 
     /// Returns which stores copies use.
@@ -190,6 +202,19 @@ impl Settings {
         self.copied_below.store(below.map_or(FOUND_OUT, u64::from), Relaxed);
     }
 
+    /// Returns up to how many bytes what could be lent was found faster copied; 0: none was. None: nothing was found out.
+    pub fn copied_up_to(&self) -> Option<u32> {
+        self.copied_up_to.load(Relaxed).checked_sub(1)
+    }
+
+    /// Notes what was found out; of more than 16 MiB it says 16 MiB.
+    pub fn set_copied_up_to(&self, most: Option<u32>) {
+        let shown = most.map_or(0, |most| most.min(MOST_COPIED) + 1);
+        if self.copied_up_to.swap(shown, Relaxed) != shown {
+            self.show();
+        }
+    }
+
     /// Returns how long a receive waits at most; None: for ever.
     #[inline]
     pub fn read_timeout(&self) -> Option<Duration> {
@@ -244,13 +269,22 @@ mod tests {
         let beyond = Learned { store: Store::Cached, reason: Reason::Faster, percent: Some(u32::MAX) };
         settings.set_learned(Some(beyond));
         assert_eq!(shown().learned.unwrap().percent, Some(u16::MAX.into()));
+        for most in [Some(0), Some(512), Some(MOST_COPIED), None] {
+            settings.set_copied_up_to(most);
+            assert_eq!((settings.copied_up_to(), shown().copied_up_to), (most, most));
+        }
+        settings.set_copied_up_to(Some(u32::MAX));
+        assert_eq!(shown().copied_up_to, Some(MOST_COPIED));
+        settings.set_nonblocking(true);
         assert_eq!(
-            (shown().policy, shown().reader, shown().wait),
-            (Policy::Auto, Reader::NoCpu, Wait::Block)
+            (shown().policy, shown().reader, shown().wait, shown().nonblocking),
+            (Policy::Auto, Reader::NoCpu, Wait::Block, true)
         );
         settings.set_learned(None);
         assert_eq!(shown().learned, None);
         assert_eq!(Shown::decode(7 << 32), None);
+        assert_eq!(Shown::decode(3), None, "a policy that there is not");
+        assert_eq!(Shown::decode(3 << 6), None, "neither yes nor no");
         assert_eq!(Shown::decode(1 << 40), None, "a percentage of nothing");
     }
 }

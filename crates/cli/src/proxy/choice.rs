@@ -8,6 +8,8 @@
 //! There is no clock in here.
 
 use onecopy::advanced::copy::compare::Comparison;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 /// Where nothing was compared yet, bodies of more than half of this go by reference, in bytes: those of its class, and longer ones.
 const LARGE: u64 = 1 << 20;
@@ -16,6 +18,33 @@ const LARGE: u64 = 1 << 20;
 const UNIT: u64 = 64 << 20;
 const ANSWERS: u64 = 16;
 const TURNS: u64 = 4;
+
+/// What all threads have found out, to be told: by the power of two whether by reference was chosen last, and its rate in percent of the other way's, or
+/// the other way's in percent of its.
+#[derive(Debug, Default)]
+pub struct Found(Mutex<BTreeMap<u32, (bool, f64)>>);
+
+impl Found {
+    /// Notes what a thread has found out just now.
+    pub fn note(&self, class: u32, choice: &Choice) {
+        if let Some(gain) = choice.comparison.gain() {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            all.insert(class, (choice.by_reference, gain * 100.0));
+        }
+    }
+
+    /// All of it in words. None: nothing was found out.
+    pub fn text(&self) -> Option<String> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = |(&class, &(by_reference, percent)): (&u32, &(bool, f64))| {
+            let (chosen, other) = if by_reference { ("spliced", "mapped") } else { ("mapped", "spliced") };
+            let up_to = 1u64.checked_shl(class).unwrap_or(u64::MAX);
+            format!("of up to {} KiB {chosen} as measured at {percent:.0} % of {other}", up_to.div_ceil(1024))
+        };
+        let parts: Vec<_> = all.iter().map(part).collect();
+        (!parts.is_empty()).then(|| format!("lent bodies in memory: {}", parts.join("; ")))
+    }
+}
 
 /// What one thread has found out for bodies of one power of two.
 #[derive(Debug)]
@@ -72,24 +101,25 @@ impl Choice {
         self.by_reference != self.comparison.tries_other()
     }
 
-    /// Notes that an answer has ended at `now`, of which `sent` bytes went.
-    pub fn end(&mut self, sent: u64, now: u64) {
+    /// Notes that an answer has ended at `now`, of which `sent` bytes went. Returns whether something was found out.
+    pub fn end(&mut self, sent: u64, now: u64) -> bool {
         self.under_way = self.under_way.saturating_sub(1);
         self.left = now;
         self.sent = self.sent.saturating_add(sent);
         if self.sent < self.unit {
-            return;
+            return false;
         }
         let took = now.saturating_sub(self.began);
         // A thread that has had nothing to send for a good part of the time learns nothing of ways.
         let tells = took > 0 && self.idle <= took / 4;
         let rate = tells.then(|| self.sent as f64 / took as f64);
-        if self.comparison.end(self.sent, rate, !self.by_reference).is_some_and(|verdict| verdict.switches())
-        {
+        let verdict = self.comparison.end(self.sent, rate, !self.by_reference);
+        if verdict.is_some_and(|verdict| verdict.switches()) {
             self.by_reference = !self.by_reference;
         }
         self.unit = self.comparison.stretch(unit(self.length, self.under_way));
         (self.sent, self.began, self.idle) = (0, now, 0);
+        verdict.is_some()
     }
 }
 
@@ -138,6 +168,24 @@ mod tests {
             thread.send(6 * unit);
             assert_eq!(thread.send(unit * 90), 0.0);
         }
+    }
+
+    #[test]
+    fn what_was_found_out_is_told() {
+        let found = Found::default();
+        let mut thread = Thread::new(512 << 10, [4.0, 5.0]);
+        found.note(19, &thread.choice);
+        assert_eq!(found.text(), None, "nothing was compared");
+        thread.send(7 * 128);
+        found.note(19, &thread.choice);
+        let mut thread = Thread::new(3 << 20, [5.0, 4.0]);
+        thread.send(7 * 32);
+        found.note(22, &thread.choice);
+        assert_eq!(
+            found.text().unwrap(),
+            "lent bodies in memory: of up to 512 KiB spliced as measured at 125 % of mapped; \
+             of up to 4096 KiB mapped as measured at 125 % of spliced"
+        );
     }
 
     #[test]

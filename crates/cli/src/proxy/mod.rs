@@ -38,6 +38,7 @@ use crate::operate::{metrics, takeover};
 use crate::own_stack::OwnStack;
 use crate::transport::Transport;
 use crate::{failure, operate, process, units};
+use choice::Found;
 use front::{Arrived, Front};
 use line::Forward;
 use pool::{Backend, Pool};
@@ -300,7 +301,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             metrics::open(listener, "proxy", totals.clone(), stopped.clone(), backend)
         };
         let metrics = asked.map(open).transpose()?;
-        let shelf = Arc::new(Shelf::new(shares.kept));
+        let (shelf, found) = (Arc::new(Shelf::new(shares.kept)), Arc::new(Found::default()));
         let old = shelf.clone();
         tokio::task::spawn_local(async move { old.sweep().await });
         let mut doors = Vec::new();
@@ -312,6 +313,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 let worker = Worker {
                     args: args.clone(),
                     shelf: shelf.clone(),
+                    found: found.clone(),
                     backends: shares.lines / threads,
                     identity: identity.clone(),
                     totals: totals.clone(),
@@ -369,6 +371,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         drop(end);
         let (why, cut) = (why?, cut?);
         info!(target: "onecopy proxy", "{why}; {}", totals.sum());
+        if let Some(text) = found.text() {
+            info!(target: "onecopy proxy", "{text}");
+        }
         if cut > 0 {
             warn!(target: "onecopy proxy", "{cut} clients did not finish within {:?} and were cut", times.borrow().grace);
         }
@@ -445,6 +450,7 @@ async fn take(front: Front, doors: Vec<Door>, seats: Arc<Seats>) {
 struct Worker {
     args: Args,
     shelf: Arc<Shelf>,
+    found: Arc<Found>,
     backends: usize,
     identity: Option<Arc<Identity>>,
     totals: Arc<Totals>,
@@ -457,7 +463,7 @@ struct Worker {
 impl Worker {
     /// Serves those who arrive until asked to stop, then waits for those in flight. Returns how many were cut.
     async fn serve(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) -> usize {
-        let Worker { args, shelf, backends, identity, totals, log, times, seats, mut stopped } = self;
+        let Worker { args, shelf, found, backends, identity, totals, log, times, seats, mut stopped } = self;
         let direct = args.direct.then(|| direct::Direct::new(&args.backend, args.trust_backend, backends));
         let backend = Backend {
             address: args.backend,
@@ -473,7 +479,7 @@ impl Worker {
             log,
             seats,
             direct,
-            sender: Sender::new(args.send_lent),
+            sender: Sender::new(args.send_lent, found),
             shelf,
             identity,
             limits: Limits { line: args.max_line, head: args.max_head, ..Limits::default() },

@@ -1,6 +1,6 @@
 //! Sending bodies that the daemon lends: the kernel takes them from where they lie, files by reference, and memory with one copy.
 
-use super::choice::{Choice, class};
+use super::choice::{Choice, Found, class};
 use super::loan::{Loan, PIECE};
 use super::pipe::Pipe;
 use super::send_stacked;
@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -45,6 +46,8 @@ pub struct Sender {
     pipe: RefCell<Option<Pipe>>,
     /// What was found out about bodies in memory, by their lengths' powers of two.
     choices: RefCell<BTreeMap<u32, Choice>>,
+    /// Of all threads.
+    found: Arc<Found>,
     /// When its clock began.
     began: Instant,
 }
@@ -59,16 +62,18 @@ struct Compared<'a> {
 impl Drop for Compared<'_> {
     /// Also where the client has gone.
     fn drop(&mut self) {
-        if let Some(choice) = self.sender.choices.borrow_mut().get_mut(&self.class) {
-            choice.end(self.sent, self.sender.now());
+        if let Some(choice) = self.sender.choices.borrow_mut().get_mut(&self.class)
+            && choice.end(self.sent, self.sender.now())
+        {
+            self.sender.found.note(self.class, choice);
         }
     }
 }
 
 impl Sender {
-    /// Sends as `way` says.
-    pub fn new(way: SendLent) -> Sender {
-        Sender { way, pipe: RefCell::default(), choices: RefCell::default(), began: Instant::now() }
+    /// Sends as `way` says, and tells `found` what it finds out.
+    pub fn new(way: SendLent, found: Arc<Found>) -> Sender {
+        Sender { way, pipe: RefCell::default(), choices: RefCell::default(), found, began: Instant::now() }
     }
 
     fn now(&self) -> u64 {

@@ -34,7 +34,8 @@ Columns (bytes: K is 1024; counts: k is 1000):
   spins         times that looking again and again paid
   lies          what the peer did against the protocol
   stores        the policy for stores, and who reads what it sends;
-                of auto: what it chose on a large ring, and why
+                of auto: what it chose on a large ring, and why;
+                from which size on it lends, where that was measured
   path          its name, or its peer's; @ for an abstract one; of tcp
                 and udp: its address and its peer's
 
@@ -219,6 +220,7 @@ fn object(socket: &Socket) -> Value {
             "send_capacity": entry.send_capacity,
             "policy": policy_name(entry.policy),
             "learned": entry.learned.map(|learned| learned.to_string()),
+            "copied_up_to": entry.copied_up_to,
             "reader": reader_name(entry.reader),
             "wait": wait_name(entry.wait),
             "nonblocking": entry.nonblocking,

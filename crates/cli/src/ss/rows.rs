@@ -93,11 +93,16 @@ pub fn cells(socket: &Socket, rates: Option<&Rates>) -> [String; COLUMNS.len()] 
     ]
 }
 
-/// The policy for stores; and what was learned, where the policy leaves that open.
+/// The policy for stores; and what was learned, where the policy leaves that open: about stores, and about what could be lent.
 fn stores_name(entry: &Entry) -> String {
-    match entry.learned {
+    let policy = match entry.learned {
         Some(learned) if entry.policy == Policy::Auto => format!("auto ({learned})"),
         _ => policy_name(entry.policy).to_owned(),
+    };
+    match entry.copied_up_to {
+        None => policy,
+        Some(0) => policy + ", lends all as measured,",
+        Some(most) => format!("{policy}, lends above {} as measured,", size(most.into())),
     }
 }
 
@@ -194,6 +199,7 @@ mod tests {
             listening: false,
             policy: Policy::Auto,
             learned: None,
+            copied_up_to: None,
             reader: Reader::NoCpu,
             wait: Wait::Adaptive,
             nonblocking: false,
@@ -241,6 +247,19 @@ mod tests {
         let tie = stores(Policy::Auto, Reason::Tie, Some(98));
         assert_eq!(tie, "auto (nt to spare caches at 98 % of cached) for no-cpu");
         assert_eq!(stores(Policy::Cached, Reason::Faster, Some(190)), "cached for no-cpu");
+    }
+
+    #[test]
+    fn what_was_found_out_about_loans_is_shown() {
+        let stores = |most| {
+            let mut one = socket(1);
+            one.entry.copied_up_to = most;
+            cells(&one, None)[15].clone()
+        };
+        assert_eq!(stores(None), "auto for no-cpu");
+        assert_eq!(stores(Some(0)), "auto, lends all as measured, for no-cpu");
+        assert_eq!(stores(Some(512)), "auto, lends above 512 as measured, for no-cpu");
+        assert_eq!(stores(Some(4096)), "auto, lends above 4.0K as measured, for no-cpu");
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl<P: Protocol> Socket<P> {
     ) -> std::result::Result<Taken, NotSent> {
         let (dont_wait, hint) = (flags.contains(SendFlags::DONTWAIT), self.common().hint(flags));
         let begin = |lender: &Lender, chain| {
-            lender.prepare(tell);
+            self.common().settings().set_copied_up_to(lender.prepare(tell));
             self.with(|shard, _, now| {
                 let (inet, pool) = shard.parts();
                 let link = inet.interface().capabilities();

@@ -9,6 +9,7 @@ use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, Pages, PoolConfig};
 use onecopy_socket::{Error, Op, Result};
 use onecopy_sync::Mutex;
+use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use onecopy_sys::eventfd::EventFd;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
@@ -21,8 +22,15 @@ use std::time::{Duration, Instant};
 pub(crate) struct Lender {
     zerocopy: Mutex<Zerocopy>,
     account: Account,
+    /// What was said of small sends, for who looks without the lock. (Relaxed: nothing else hangs on it.)
+    small: AtomicU32,
     fd: OnceLock<Arc<Ring>>,
 }
+
+/// What [`Lender::small`] says.
+const AS_THE_STACK: u32 = 0;
+const AS_MEASURED: u32 = 1;
+const BELOW: u32 = 2;
 
 /// Makes the descriptor for notices readable.
 #[derive(Debug)]
@@ -57,7 +65,12 @@ pub(crate) struct Takes {
 impl Lender {
     pub fn new(account: &Account) -> Result<Lender> {
         let zerocopy = account.socket(Config::default()).map_err(|why| refused(Op::Send, why))?;
-        Ok(Lender { zerocopy: Mutex::new(zerocopy), account: account.clone(), fd: OnceLock::new() })
+        Ok(Lender {
+            zerocopy: Mutex::new(zerocopy),
+            account: account.clone(),
+            small: AtomicU32::new(AS_THE_STACK),
+            fd: OnceLock::new(),
+        })
     }
 
     /// Calls `act`; what it wakes is woken when the lock is free.
@@ -66,14 +79,22 @@ impl Lender {
         act(&mut self.zerocopy.lock())
     }
 
-    /// Sees to it that what is small is known: measuring that takes some milliseconds, and the stack's lock is not held for so long.
-    pub fn prepare(&self, tell: Tell) {
-        if self.account.allowance().small == Small::Measured
-            && Measured::known(tell).is_none()
-            && let Ok(pool) = PagePool::new(PoolConfig::new(), Heap::new())
-        {
-            Measured::here(&pool, tell);
+    /// Sees to it that what is small is known: measuring that takes some milliseconds, and the stack's lock is not held for so long. Returns up to
+    /// how many bytes such sends are copied; None where that was not measured.
+    pub fn prepare(&self, tell: Tell) -> Option<u32> {
+        let measures = match self.small.load(Relaxed) {
+            AS_MEASURED => true,
+            BELOW => false,
+            _ => self.account.allowance().small == Small::Measured,
+        };
+        if !measures {
+            return None;
         }
+        let measured = Measured::known(tell).or_else(|| {
+            let pool = PagePool::new(PoolConfig::new(), Heap::new()).ok()?;
+            Some(Measured::here(&pool, tell))
+        });
+        measured.map(|measured| measured.below.saturating_sub(1))
     }
 
     /// Begins a send, under the stack's lock, and says which number it has. Whoever does ends it before another one begins.
@@ -105,6 +126,12 @@ impl Lender {
     }
 
     pub fn set_small(&self, small: Option<Small>) {
+        let shown = match small {
+            None => AS_THE_STACK,
+            Some(Small::Measured) => AS_MEASURED,
+            Some(Small::Below(_)) => BELOW,
+        };
+        self.small.store(shown, Relaxed);
         self.with(|zerocopy| zerocopy.set_small(small));
     }
 

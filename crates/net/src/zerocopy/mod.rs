@@ -78,6 +78,13 @@ macro_rules! zerocopy_methods {
             pub fn set_small(&self, small: Option<$crate::zerocopy::Small>) -> onecopy_socket::Result<()> {
                 self.socket.set_small(small)
             }
+
+            /// Up to how many bytes sends without a copy are copied all the same, since that was measured to be cheaper for the last kind of send (with
+            /// a handle, or numbered); 0: none is. `None`: nothing was measured, as there was no such send, [`Self::set_small`] says how many, or
+            /// the kernel carries the bytes.
+            pub fn copied_up_to(&self) -> Option<u32> {
+                self.socket.common().settings().copied_up_to()
+            }
         }
     };
 }

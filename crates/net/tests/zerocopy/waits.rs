@@ -1,6 +1,9 @@
 //! Who waits for a send, and how.
 
 use crate::world::{chain, is_ours_alone, pair, pattern, pool, stacks, stacks_with};
+use onecopy_chain::notify::threshold::Measured;
+use onecopy_chain::notify::zerocopy::Tell;
+use onecopy_net::zerocopy::{Allowance, Small};
 use onecopy_net::{Driver, SendFlags, Wait};
 use onecopy_sync::atomic::{AtomicU32, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -179,4 +182,26 @@ fn notices_come_in_ranges_and_the_descriptor_shows_them() {
         assert!(client.notice().is_none());
     }
     assert_eq!(client.wait_notice(Some(Duration::from_millis(5))).unwrap(), None);
+}
+
+/// What is copied for its size is measured with the first such send, and told; unless the program has said it.
+#[test]
+fn what_was_measured_is_told() {
+    let (a, b) = stacks_with(Driver::Thread, |builder| builder.zerocopy(Allowance::default()));
+    let (client, mut server) = pair(&a, &b);
+    let pool = pool();
+    let mut send = || {
+        drop(client.send_zerocopy(chain(&pool, &pattern(100))).unwrap().wait());
+        server.read_exact(&mut [0; 100]).unwrap();
+    };
+    assert_eq!(client.copied_up_to(), None, "nothing was sent");
+    send();
+    let most = Measured::known(Tell::Handle).unwrap().below.saturating_sub(1);
+    assert_eq!(client.copied_up_to(), Some(most));
+    client.set_small(Some(Small::Below(5000))).unwrap();
+    send();
+    assert_eq!(client.copied_up_to(), None);
+    client.set_small(Some(Small::Measured)).unwrap();
+    send();
+    assert_eq!(client.copied_up_to(), Some(most));
 }

@@ -57,7 +57,7 @@ pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"ONECOPYS");
 
 /// A hash of what the words mean. It changes with the version and with the counters.
 pub(super) const LAYOUT: u64 = {
-    let mut sum = 0xCBF2_9CE4_8422_2325 ^ 3; // FNV-1a, and the version
+    let mut sum = 0xCBF2_9CE4_8422_2325 ^ 4; // FNV-1a, and the version
     let mut name = 0;
     while name < NAMES.len() {
         let bytes = NAMES[name].as_bytes();

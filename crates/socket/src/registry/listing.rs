@@ -41,6 +41,8 @@ pub struct Entry {
     pub policy: Policy,
     /// What was learned about the stores of what it sends, where the policy leaves that open.
     pub learned: Option<Learned>,
+    /// Up to how many bytes what it could lend was found faster copied, and is; 0: all is lent. None: nothing was found out.
+    pub copied_up_to: Option<u32>,
     /// The reader of what it sends.
     pub reader: Reader,
     /// How its blocking calls wait.
@@ -164,6 +166,7 @@ fn entry(row: &[u64; WORDS]) -> Option<Entry> {
         wait: settings.wait,
         nonblocking: settings.nonblocking,
         learned: settings.learned,
+        copied_up_to: settings.copied_up_to,
         receive_capacity: row[word::RECEIVE_CAPACITY],
         send_capacity: row[word::SEND_CAPACITY],
         stats: Stats::of(&row[word::COUNTERS..]),

@@ -321,15 +321,24 @@ impl Stream {
     /// of up to 16 KiB that are sent, thousands of one size at a time, and copies those for which it takes less time; it lends them all where
     /// [`Stream::set_policy`] names the stores of copies. [`Small::Below`] copies those of fewer bytes: `Small::Below(0)` none.
     pub fn set_small(&self, small: Small) {
-        self.end.settings().set_copied_below(match small {
+        let settings = self.end.settings();
+        settings.set_copied_below(match small {
             Small::Measured => None,
             Small::Below(bytes) => Some(bytes),
         });
+        settings.set_copied_up_to(None);
     }
 
     /// Returns which loans are copied although they could be lent.
     pub fn small(&self) -> Small {
         self.end.settings().copied_below().map_or(Small::Measured, Small::Below)
+    }
+
+    /// Returns up to how many bytes loans were found faster copied on this stream, and are; 0: they are all lent. None: nothing was found out so far,
+    /// or [`Stream::set_small`] decides.
+    pub fn copied_up_to(&self) -> Option<u32> {
+        let settings = self.end.settings();
+        settings.copied_below().is_none().then(|| settings.copied_up_to()).flatten()
     }
 
     /// Does as [`Stream::send_loan`], with flags.

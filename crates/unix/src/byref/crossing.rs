@@ -73,6 +73,15 @@ impl Crossing {
         copies
     }
 
+    /// Up to how many bytes loans were found faster copied, or 0; None: nothing was found out.
+    pub fn copied_up_to(&self) -> Option<u32> {
+        match (self.copied >= LEAST, self.lent <= MOST) {
+            (true, _) => Some(1 << self.copied),
+            (false, true) => Some(0),
+            (false, false) => None,
+        }
+    }
+
     fn chooses_copies(&self) -> bool {
         self.class <= self.copied
     }
@@ -156,10 +165,13 @@ mod tests {
     fn what_is_faster_is_chosen_and_the_other_is_tried_rarely() {
         let mut machine = Machine::new(170, |len| 90 + len as u64 / 16);
         assert_eq!(machine.send(64, UNIT), 0.0, "lent, until something is known");
+        assert_eq!(machine.crossing.copied_up_to(), None);
         machine.send(64, FIRST);
         assert!(machine.send(64, 3_000_000) > 0.98);
+        assert_eq!(machine.crossing.copied_up_to(), Some(64));
         machine.send(1024, ALL);
         assert!(machine.send(1024, 1_000_000) > 0.97, "154 ns are 9 % less");
+        assert_eq!(machine.crossing.copied_up_to(), Some(1024));
         machine.send(2048, FIRST);
         assert!(machine.send(2048, 1_000_000) < 0.03, "218 ns");
         assert!(machine.send(64, 1_000_000) > 0.97);
@@ -172,6 +184,7 @@ mod tests {
         assert_eq!(machine.send(512, UNIT * 2 * RARELY), 1.0);
         let mut machine = Machine::new(10, |_| 100);
         machine.send(512, FIRST);
+        assert_eq!(machine.crossing.copied_up_to(), Some(0));
         assert_eq!(machine.send(4096, UNIT * 2 * RARELY), 0.0);
         assert_eq!(machine.send(LONGEST + 1, 10 * FIRST), 0.0, "no question");
     }

@@ -116,7 +116,15 @@ impl TxRing {
                     return false;
                 }
                 let Comparing { crossing, began } = &mut **self.comparing.get_or_insert_default();
-                crossing.copies(len, room, || u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+                let mut looked = false;
+                let copies = crossing.copies(len, room, || {
+                    looked = true;
+                    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+                });
+                if looked {
+                    core.settings().set_copied_up_to(crossing.copied_up_to());
+                }
+                copies
             }
         }
     }

@@ -2,16 +2,19 @@
 
     python3 bench/python/row.py [--json] [--rounds N] [--quick] [--record FILE]
 
-Each engine moves fresh data in messages of 64 KiB and 1 MiB, and the receiver sums every message with numpy. Ours sends
-records and sums where they lie. Rivals: pickle over multiprocessing.Pipe, and a double-buffered multiprocessing.shared_memory
-ring with two semaphores, whose sender copies in and whose receiver sums in place. Engines alternate within a round.
+Each engine moves fresh data in messages of 64 KiB and 1 MiB, and the receiver sums every message with numpy. Ours: `onecopy` sends records
+(one copy) and sums where they lie; `onecopy-ref` makes the data in reserved room of the peer's buffer, so nobody copies them, and where
+torch is installed the receiver takes them as a tensor by DLPack. Rivals: pickle over multiprocessing.Pipe; a double-buffered
+multiprocessing.shared_memory ring with two semaphores, whose sender copies in and whose receiver sums in place; and
+torch.multiprocessing, whose tensors go as handles of shared memory over a pipe, and are made there, too: `torch-fd` (its file_descriptor strategy, torch's
+default here) and `torch-fs` (file_system) have a new tensor for each message, as torch's DataLoader has; `torch-kept` (file_system)
+has four that both sides keep, and sends the handle of the next free one. Engines alternate within a round.
 """
 
 import argparse
 import csv
 import json
 import multiprocessing
-import multiprocessing.connection
 import os
 import statistics
 import sys
@@ -24,7 +27,16 @@ import numpy
 
 import onecopy
 
+try:
+    import torch
+    import torch.multiprocessing
+except ImportError:
+    torch = None
+
 Array = Any
+
+# Messages that are under way at once, of those engines whose buffer is not their own business.
+WINDOW = 4
 
 
 def fresh(source: Array, turn: int) -> Array:
@@ -33,18 +45,33 @@ def fresh(source: Array, turn: int) -> Array:
     return source
 
 
+def made(source: Array, turn: int, room: Array) -> None:
+    """The same data, made where they are to lie: one pass over `source`, which stays, and over the room."""
+    numpy.add(source, numpy.uint64(turn * (turn + 1) // 2), out=room)
+
+
+def total_of(array: Array) -> int:
+    """Reads every element."""
+    return int(array.sum(dtype=numpy.uint64))
+
+
 def expected(words: int, count: int) -> int:
     """What all messages add up to."""
     source, total = numpy.arange(words, dtype=numpy.uint64), 0
     for turn in range(count):
-        total += int(fresh(source, turn).sum(dtype=numpy.uint64))
+        total += total_of(fresh(source, turn))
     return total
+
+
+def pair(words: int) -> tuple[onecopy.Connection, onecopy.Connection]:
+    """Two ends whose buffers have room for some messages."""
+    room = max(WINDOW * words * 8, 1 << 20)
+    return onecopy.pair(records=True, receive_buffer=room, send_buffer=room)
 
 
 def ours(words: int, count: int) -> float:
     """Records over shared memory, summed where they lie."""
-    size = words * 8
-    one, other = onecopy.pair(records=True, receive_buffer=max(4 * size, 1 << 20), send_buffer=max(4 * size, 1 << 20))
+    one, other = pair(words)
 
     def send() -> None:
         other.close()
@@ -60,9 +87,48 @@ def ours(words: int, count: int) -> float:
         for _ in range(count):
             with other.recv_borrowed() as view:
                 array = numpy.frombuffer(view, numpy.uint64)
-                total += int(array.sum(dtype=numpy.uint64))
+                total += total_of(array)
                 del array
         return total
+
+    return timed(send, receive, lambda: other.send(b"!"), words, count)
+
+
+def by_reference(words: int, count: int) -> float:
+    """The same, made in the peer's buffer. The receiver's tensors are torch's, or where there is no torch numpy's arrays."""
+    one, other = pair(words)
+
+    def send() -> None:
+        other.close()
+        source = numpy.arange(words, dtype=numpy.uint64)
+        one.recv(1)
+        for turn in range(count):
+            with one.reserve(words * 8) as room:
+                array = numpy.frombuffer(room, numpy.uint64)
+                made(source, turn, array)
+                del array
+        one.recv(1)
+
+    def with_torch() -> int:
+        total = 0
+        for _ in range(count):
+            tensor = torch.from_dlpack(other.recv(shape=(words,), dtype="int64"))
+            total += total_of(tensor.numpy())
+            del tensor
+        return total
+
+    def with_numpy() -> int:
+        total = 0
+        for _ in range(count):
+            with other.recv_borrowed() as view:
+                array = numpy.frombuffer(view, numpy.uint64)
+                total += total_of(array)
+                del array
+        return total
+
+    def receive() -> int:
+        one.close()
+        return with_torch() if torch else with_numpy()
 
     return timed(send, receive, lambda: other.send(b"!"), words, count)
 
@@ -81,7 +147,7 @@ def pickled(words: int, count: int) -> float:
 
     def receive() -> int:
         one.close()
-        return sum(int(other.recv().sum(dtype=numpy.uint64)) for _ in range(count))
+        return sum(total_of(other.recv()) for _ in range(count))
 
     return timed(send, receive, lambda: other.send(b"!"), words, count)
 
@@ -106,7 +172,7 @@ def ring(words: int, count: int) -> float:
         total = 0
         for turn in range(count):
             full.acquire()
-            total += int(halves[turn % 2].sum(dtype=numpy.uint64))
+            total += total_of(halves[turn % 2])
             free.release()
         return total
 
@@ -118,29 +184,110 @@ def ring(words: int, count: int) -> float:
         memory.unlink()
 
 
+def shared_tensor(words: int) -> Any:
+    """A tensor that lies in shared memory from the first, as DataLoader's workers make theirs: the way with the fewest copies."""
+    storage = torch.UntypedStorage._new_shared(words * 8)
+    return torch.empty(0, dtype=torch.int64).set_(storage, 0, (words,))
+
+
+def handles(strategy: str, keep: bool) -> Callable[[int, int], float]:
+    """torch.multiprocessing: a tensor goes as the handle of its shared memory, over the fastest of its ways, a pipe."""
+
+    def engine(words: int, count: int) -> float:
+        torch.multiprocessing.set_sharing_strategy(strategy)
+        other, one = torch.multiprocessing.Pipe(duplex=True)
+        # Its pipe has room for hundreds of handles: without this the sender would fill gigabytes of memory that nobody has used before.
+        free = torch.multiprocessing.Semaphore(WINDOW)
+
+        def send() -> None:
+            other.close()
+            source = numpy.arange(words, dtype=numpy.uint64)
+            tensors = [shared_tensor(words) for _ in range(WINDOW)] if keep else []
+            one.recv()
+            for turn in range(count):
+                free.acquire()
+                tensor = tensors[turn % WINDOW] if keep else shared_tensor(words)
+                made(source, turn, tensor.numpy().view(numpy.uint64))
+                one.send(tensor)
+                del tensor
+            one.recv()
+
+        def receive() -> int:
+            one.close()
+            total, kept = 0, []
+            for _ in range(count):
+                tensor = other.recv()
+                total += total_of(tensor.numpy())
+                if keep and len(kept) < WINDOW:
+                    kept.append(tensor)  # so its mapping is found again
+                del tensor
+                free.release()
+            return total
+
+        return timed(send, receive, lambda: other.send(b"!"), words, count)
+
+    return engine
+
+
 def timed(
     send: Callable[[], None], receive: Callable[[], int], start: Callable[[], object], words: int, count: int
 ) -> float:
     """Forks a sender, and gives bytes a second. The sum is checked against one that was made apart."""
-    child = os.fork()
-    if child == 0:
-        try:
-            send()
-        finally:
-            os._exit(0)
+    child = multiprocessing.get_context("fork").Process(target=send)
+    child.start()
     begun = time.perf_counter()
     start()
     total = receive()
     took = time.perf_counter() - begun
     start()
-    os.waitpid(child, 0)
-    if total != EXPECTED[words, count]:
-        raise SystemExit(f"the receiver's sum is wrong: {total}")
+    child.join()
+    # (numpy's sums, and so these, are those of 64 bits.)
+    if child.exitcode != 0 or (total - EXPECTED[words, count]) % (1 << 64):
+        raise SystemExit(f"the receiver's sum is wrong ({total}), or the sender failed ({child.exitcode})")
     return words * 8 * count / took
 
 
 EXPECTED: dict[tuple[int, int], int] = {}
-ENGINES = {"onecopy": ours, "pickle": pickled, "shared_memory": ring}
+ENGINES: dict[str, Callable[[int, int], float]] = {
+    "onecopy": ours,
+    "onecopy-ref": by_reference,
+    "pickle": pickled,
+    "shared_memory": ring,
+}
+TORCH: dict[str, Callable[[int, int], float]] = {
+    "torch-fd": handles("file_descriptor", keep=False),
+    "torch-fs": handles("file_system", keep=False),
+    "torch-kept": handles("file_system", keep=True),
+}
+
+# How the record calls ours: `auto` is what a program gets that asks for nothing.
+RECORDED = {"onecopy": "auto", "onecopy-ref": "reserve"}
+
+# What ours must reach: how many times the best of these rivals, in which case.
+REACH = [
+    ("64K", "onecopy", 2.0, ["pickle"]),
+    ("1M", "onecopy", 2.0, ["pickle"]),
+    ("64K", "onecopy", 1.2, ["shared_memory"]),
+    ("1M", "onecopy", 0.95, ["shared_memory"]),
+    ("64K", "onecopy-ref", 1.0, list(TORCH)),
+    ("1M", "onecopy-ref", 1.0, list(TORCH)),
+]
+
+
+def verdicts(case: str, medians: dict[str, float]) -> list[str]:
+    """What was reached of that, in words: one that has no rival here is open."""
+    lines = []
+    for of, engine, times, rivals in REACH:
+        if of != case:
+            continue
+        demand = f"{case} {engine} >= {times:g} x {'the best of ' * (len(rivals) > 1)}{', '.join(rivals)}"
+        there = [rival for rival in rivals if rival in medians]
+        if not there:
+            lines.append(f"? {demand}: not here")
+            continue
+        ratio = medians[engine] / max(medians[rival] for rival in there)
+        lines.append(f"{'✓' if ratio >= times else '✗'} {demand}: {ratio:.2f} x")
+    return lines
 
 
 def main() -> None:
@@ -151,24 +298,32 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="for a moment: is it alive?")
     parser.add_argument("--record", metavar="FILE", help="append the figures to a file that `onecopy bench --record` has made")
     args = parser.parse_args()
+    engines = dict(ENGINES)
+    if torch:
+        # Its sums are numpy's here, and its own threads would only be in the way of a fork.
+        torch.set_num_threads(1)
+        engines |= TORCH
+    else:
+        print(f"torch is not installed: without {', '.join(TORCH)} (pip install torch)", file=sys.stderr)
     records: list[list[object]] = []
     for case, size in (("64K", 64 << 10), ("1M", 1 << 20)):
         words = size // 8
         count = max(4, ((2 << 20) if args.quick else (256 << 20)) // size)
         EXPECTED[words, count] = expected(words, count)
-        rates: dict[str, list[float]] = {name: [] for name in ENGINES}
+        rates: dict[str, list[float]] = {name: [] for name in engines}
         for turn in range(args.rounds + 1):
-            for name, engine in ENGINES.items():
+            for name, engine in engines.items():
                 rate = engine(words, count)
                 if turn:  # the first round warms up
                     rates[name].append(rate)
         medians = {name: statistics.median(all_) for name, all_ in rates.items()}
         for name, all_ in rates.items():
             figures = [value / 1e9 for value in (medians[name], min(all_), max(all_))]
-            engine_name = "auto" if name == "onecopy" else name
-            ratio = medians[name] / medians["pickle"]
-            records.append(["python", case, engine_name, "rate", "GB/s", *figures, args.rounds, "pickle", ratio])
-            for baseline in [rival for rival in ENGINES if rival != name] if name == "onecopy" else [None]:
+            # The record has one rival for each engine.
+            rival = "torch-kept" if torch and name == "onecopy-ref" else "pickle"
+            ratio = medians[name] / medians[rival]
+            records.append(["python", case, RECORDED.get(name, name), "rate", "GB/s", *figures, args.rounds, rival, ratio])
+            for baseline in [rival for rival in engines if rival not in RECORDED] if name in RECORDED else [None]:
                 record = {
                     "bench": "python", "case": case, "engine": name, "metric": "rate", "unit": "B/s",
                     "median": medians[name], "low": min(all_), "high": max(all_), "rounds": args.rounds,
@@ -179,10 +334,16 @@ def main() -> None:
                 else:
                     against = f"{record['ratio']:6.2f} x {baseline}" if baseline else ""
                     print(f"{case:4} {name:14} {medians[name] / 1e9:6.2f} GB/s ({min(all_) / 1e9:.2f}-{max(all_) / 1e9:.2f}) {against}")
+        for line in verdicts(case, medians):
+            print(line, file=sys.stderr if args.json else sys.stdout)
     if args.record:
         with open(args.record, "a", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(records)
-    print(f"python {sys.version.split()[0]}, numpy {numpy.__version__}, {os.cpu_count()} CPUs, not pinned", file=sys.stderr)
+    with_torch = f", torch {torch.__version__}" if torch else ""
+    print(
+        f"python {sys.version.split()[0]}, numpy {numpy.__version__}{with_torch}, {os.cpu_count()} CPUs, not pinned",
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 pub const COLUMNS: &str = "bench,case,engine,metric,unit,median,low,high,rounds,baseline,ratio";
 
 /// How the names of rivals begin (bench/README.md). All others are ours: `auto` is what a program gets without asking.
-const RIVALS: [&str; 17] = [
+const RIVALS: [&str; 18] = [
     "kernel",
     "libc",
     "nginx",
@@ -26,6 +26,7 @@ const RIVALS: [&str; 17] = [
     "control",
     "pickle",
     "shared_memory",
+    "torch",
     "recv-copy",
     "send-copy",
 ];

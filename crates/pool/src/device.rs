@@ -6,10 +6,11 @@ use crate::error::{AllocError, OpenError};
 use crate::page::Page;
 use crate::part::Part;
 use crate::pool::{Monitor, PagePool};
-use crate::provider::{CopyError, MemoryProvider, Opaque};
+use crate::provider::{CopyError, DmaBuf, MemoryProvider, Opaque, ProviderError};
 use crate::{DeviceId, Stats};
 use onecopy_sync::Mutex;
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::fmt;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -63,6 +64,28 @@ pub trait Device: MemoryProvider {
         None
     }
 
+    /// Whether bytes get in and out by its copies at all: of memory that its driver maps for nobody they do not.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError::Unmapped`].
+    fn copies(&self) -> Result<(), CopyError> {
+        Ok(())
+    }
+
+    /// Its memory as a dma-buf, place by place, for a driver to read and write: that of a NIC whose queues receive into it, for example. The descriptor
+    /// keeps the memory's pages, as long as it is open, and is closed on exec.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, and what to do: EOPNOTSUPP where this kind of memory has none.
+    fn dma_buf(&self) -> Result<OwnedFd, ProviderError> {
+        Err(ProviderError::new(
+            Errno::OPNOTSUPP,
+            "this kind of memory has no dma-buf; use memory of DeviceMemory::opaque, or a driver's by DeviceMemory::of_dma_buf",
+        ))
+    }
+
     /// What it has copied so.
     fn copied(&self) -> Copied;
 }
@@ -111,6 +134,16 @@ impl DeviceMemory {
     /// [`OpenError`].
     pub fn opaque(pages: u32, device: DeviceId) -> Result<DeviceMemory, OpenError> {
         DeviceMemory::new(PoolConfig::new().limit(pages), Opaque::new(device))
+    }
+
+    /// All whole pages of the dma-buf `fd`, which a driver gave, as memory of device `device` ([`DmaBuf`]).
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`]: ENOTTY for what is no dma-buf, EINVAL for one of less than a page.
+    pub fn of_dma_buf(fd: OwnedFd, device: DeviceId) -> Result<DeviceMemory, OpenError> {
+        let device = DmaBuf::take(fd, device).map_err(OpenError::Provider)?;
+        DeviceMemory::new(PoolConfig::new().limit(device.pages()), device)
     }
 
     /// The memory of `device`, which is no other pool's yet.
@@ -223,6 +256,37 @@ impl DeviceMemory {
     /// As [`Device::file`].
     pub fn file(&self) -> Option<Arc<OwnedFd>> {
         self.of.device.file()
+    }
+
+    /// As [`Device::copies`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::copies`].
+    pub fn copies(&self) -> Result<(), CopyError> {
+        self.of.device.copies()
+    }
+
+    /// As [`Device::dma_buf`].
+    ///
+    /// ```
+    /// use onecopy_pool::{DeviceId, DeviceMemory};
+    ///
+    /// let memory = DeviceMemory::opaque(64, DeviceId(0))?;
+    /// match memory.dma_buf() {
+    ///     // The same bytes, for whoever gets the descriptor.
+    ///     Ok(fd) => assert_eq!(DeviceMemory::of_dma_buf(fd, DeviceId(1))?.len(), memory.len()),
+    ///     Err(why) => println!("{why}"), // such as: there is no /dev/udmabuf; load the module udmabuf, ...
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::dma_buf`]. Of [`DeviceMemory::opaque`]: ENOENT without /dev/udmabuf, EACCES without the right to open it, EINVAL for more than
+    /// its module's limit (64 MiB, if it is not raised).
+    pub fn dma_buf(&self) -> Result<OwnedFd, ProviderError> {
+        self.of.device.dma_buf()
     }
 
     /// Copies what lies at place `at` to `into`.

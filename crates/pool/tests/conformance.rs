@@ -1,10 +1,11 @@
 //! What every provider must do, run over each of them: a provider is unfinished until it is listed here.
 #![cfg(not(loom))]
 
-use onecopy_pool::provider::{Got, Heap, Hugepage, Memfd, Opaque};
-use onecopy_pool::{AllocError, DeviceId, MemoryProvider, Page, PagePool, PoolConfig};
+use onecopy_pool::provider::{DmaBuf, Got, Heap, Hugepage, Memfd, Opaque};
+use onecopy_pool::{AllocError, DeviceId, DeviceMemory, MemoryProvider, Page, PagePool, PoolConfig};
 use onecopy_sys::map::Mapping;
 use std::collections::HashSet;
+use std::io::IoSlice;
 use std::sync::Arc;
 
 /// A provider, and how a test gets bytes in and out of its pages.
@@ -66,10 +67,39 @@ impl Kind for OnDevice {
     }
 }
 
+/// As a driver would give it: of the memory of another device.
+struct OnDmaBuf(DeviceMemory);
+impl OnDmaBuf {
+    /// Of 16 MiB; None, with the reason on stderr, where the machine makes no dma-buf.
+    fn new() -> Option<OnDmaBuf> {
+        let memory = DeviceMemory::opaque(4096, DeviceId(3)).unwrap();
+        memory.dma_buf().map_err(|why| eprintln!("skipped: {why}")).ok()?;
+        Some(OnDmaBuf(memory))
+    }
+}
+impl Kind for OnDmaBuf {
+    fn name(&self) -> &'static str {
+        "dma-buf"
+    }
+    fn provider(&self) -> Arc<dyn MemoryProvider> {
+        DmaBuf::take(self.0.dma_buf().unwrap(), DeviceId(4)).unwrap()
+    }
+    fn write(&self, page: &mut Page, bytes: &[u8]) {
+        let device = page.provider().as_device().expect("a device");
+        device.write_at(page.place(), &[IoSlice::new(bytes)]).unwrap();
+    }
+    fn read(&self, page: &Page, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        page.copy_out(0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
 /// Runs a case with each kind, afresh.
 fn each(case: impl Fn(&dyn Kind)) {
+    let shared = OnDmaBuf::new();
     let kinds: [&dyn Kind; 4] = [&OnHeap, &OnHuge, &OnMemfd, &OnDevice(Opaque::new(DeviceId(3)))];
-    for kind in kinds {
+    for kind in kinds.into_iter().chain(shared.iter().map(|kind| kind as &dyn Kind)) {
         println!("provider {}", kind.name());
         case(kind);
     }

@@ -6,6 +6,7 @@
 //! | [`map`] | shared mappings of such files, and views into them that are never `&[u8]` |
 //! | [`spans`] | pread, readv, writev and sendmsg on such views |
 //! | [`socket`] | how much lies unread in the kernel, and the longest names |
+//! | [`dmabuf`] | memory that drivers share: made of memfds, taken, looked at |
 //! | [`datagram`] | what is said of datagrams of UDP beside their bytes |
 //! | [`eventfd`] | a descriptor that is readable while something waits |
 //! | [`fork`] | being told of forks, and forking |
@@ -21,6 +22,7 @@
 //! | [`unix_diag`] | what the kernel says of unix sockets: names, peers, users, queues |
 
 pub mod datagram;
+pub mod dmabuf;
 pub mod eventfd;
 pub mod fork;
 pub mod frozen;

@@ -11,8 +11,10 @@
 //! | [`Hugepage`] | the process' own, reserved huge pages, or transparent ones, or plain ones; it says which |
 //! | [`Memfd`] | sealed so that others can map it only to read: for pages that go to a peer by reference |
 //! | [`Opaque`] | unreadable, behind a copy worker: the stand-in for a device |
+//! | [`DmaBuf`] | what a driver shares by a descriptor |
 //! | [`LentPages`] | the other side of a `Memfd`: pages that a peer lends in slots, one page maybe in several (a pool of its own kind) |
 
+mod dma_buf;
 mod free;
 mod heap;
 mod hugepage;
@@ -20,6 +22,7 @@ mod lent;
 mod memfd;
 mod opaque;
 
+pub use dma_buf::DmaBuf;
 pub use free::Free;
 pub use heap::Heap;
 pub use hugepage::{Got, Hugepage};

@@ -9,7 +9,7 @@ use crate::page::Page;
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::AtomicU64;
 use onecopy_sync::atomic::Ordering::Relaxed;
-use onecopy_sys::{memfd, signal};
+use onecopy_sys::{dmabuf, memfd, signal};
 use rustix::fd::OwnedFd;
 use rustix::io::{self, Errno};
 use std::fmt;
@@ -64,6 +64,8 @@ pub enum CopyError {
     },
     /// The copy failed.
     Io(Errno),
+    /// The CPU has no way to the memory: the driver of its dma-buf maps it for nobody, and said this.
+    Unmapped(Errno),
 }
 
 impl fmt::Display for CopyError {
@@ -79,6 +81,10 @@ impl fmt::Display for CopyError {
                 )
             }
             CopyError::Io(errno) => write!(f, "the copy failed: {errno}"),
+            CopyError::Unmapped(errno) => write!(
+                f,
+                "the memory's driver does not map it for the CPU ({errno}); leave its bytes to devices, or take memory that is mapped"
+            ),
         }
     }
 }
@@ -302,6 +308,17 @@ impl Device for Opaque {
 
     fn file(&self) -> Option<Arc<OwnedFd>> {
         self.worker.lock().as_ref().map(|worker| Arc::clone(&worker.memory))
+    }
+
+    /// By /dev/udmabuf: each call makes another one, of the same pages.
+    fn dma_buf(&self) -> Result<OwnedFd, ProviderError> {
+        let (memory, len) = {
+            let worker = self.worker.lock();
+            let worker = worker.as_ref().ok_or(ProviderError::new(Errno::NXIO, "it serves no pool"))?;
+            (Arc::clone(&worker.memory), worker.len)
+        };
+        // Without the lock: it takes all pages.
+        dmabuf::of_memfd(&*memory, len).map_err(|why| ProviderError::new(why.errno(), why.to_string()))
     }
 
     fn copied(&self) -> Copied {

@@ -120,6 +120,16 @@ pub(super) fn registered(memory: &DeviceMemory, can: bool) -> (Option<Registered
     }
 }
 
+/// Whether bytes come to memory, and from it, where the link does not move them itself.
+pub(super) fn reachable(memory: &DeviceMemory, registered: bool) -> Result<()> {
+    match memory.copies() {
+        Err(_) if !registered => Err(Error::new(Op::Bind, Errno::OPNOTSUPP).about("memory").because(
+            "the link does not move the bytes itself, and the memory's driver maps it for nobody; take memory that is mapped",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Binds memory to connections that the kernel carries.
 fn bind_kernel(devices: &Arc<kernel::Devices>, memory: &DeviceMemory, queues: &[u32]) -> Result<Binding> {
     if memory.len() < LEAST.1 {
@@ -230,7 +240,8 @@ impl Stack {
     /// As the kernel's bind-rx (net/core/netdev-genl.c, net/core/devmem.c): EINVAL without queues, with headers not split, for memory that
     /// holds less than 64 KiB or four of the longest packets, and where no queue would be left for other flows; ERANGE for a queue that there
     /// is not; EEXIST for one that is bound already; E2BIG for pages larger than 4 KiB; ENODEV where the link is gone; EOPNOTSUPP where the
-    /// link does not split headers ([`Port::splits_headers`](crate::Port::splits_headers)), or the stack has several shards. EBUSY for memory that is sent from
+    /// link does not split headers ([`Port::splits_headers`](crate::Port::splits_headers)), the stack has several shards, or the memory is a dma-buf that its
+    /// driver maps for nobody ([`DeviceMemory::copies`]). EBUSY for memory that is sent from
     /// ([`Stack::bind_tx`]), by this stack or another one.
     pub fn bind_rx(&self, memory: &DeviceMemory, queues: &[u32]) -> Result<Binding> {
         if let Some(devices) = self.kernel_devices() {
@@ -239,6 +250,7 @@ impl Stack {
         // Without the lock: it takes a while.
         let lands = self.rx(|shard, _| shard.lands_device())?;
         let (registered, staged) = registered(memory, lands);
+        reachable(memory, registered.is_some())?;
         let bound = self.rx(|shard, now| {
             let refuse = |errno, why| Err(Error::new(Op::Bind, errno).because(why));
             if shard.is_down() {

@@ -1,6 +1,6 @@
 //! Memory that is sent from.
 
-use super::binding::{Of, registered};
+use super::binding::{Of, reachable, registered};
 use super::path::{Path, Why};
 use crate::kernel;
 use crate::stack::Stack;
@@ -176,7 +176,7 @@ impl Stack {
     /// # Errors
     ///
     /// As the kernel's bind-tx (netdev_nl_bind_tx_doit() in net/core/netdev-genl.c): ENODEV where the link is gone, or the ring; EOPNOTSUPP where it
-    /// takes no memory that the CPU cannot read, or finishes no checksums, or the stack has several shards; and where the kernel carries the
+    /// takes no memory that the CPU cannot read, or finishes no checksums, the stack has several shards, or the memory is a dma-buf that its driver maps for nobody; and where the kernel carries the
     /// bytes, and the memory cannot be registered with it. EBUSY where somebody has pages of the memory, or it is bound, to this
     /// stack or another one.
     pub fn bind_tx(&self, memory: &DeviceMemory) -> Result<TxBinding> {
@@ -205,6 +205,7 @@ impl Stack {
         // Without the lock: it takes a while.
         let gathers = inner.with(|shard, _| shard.link_mut().gathers_device());
         let (registered, staged) = registered(memory, gathers);
+        reachable(memory, registered.is_some())?;
         if let Some(registered) = registered {
             inner.with(|shard, _| shard.link_mut().gather_from(registered));
         }

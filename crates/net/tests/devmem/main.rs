@@ -3,6 +3,7 @@
 //! the oracle.
 
 mod binding;
+mod dma_buf;
 mod ends;
 mod kernel;
 mod kernel_tx;

@@ -42,6 +42,7 @@ pub fn human(report: &Report) -> String {
         ("io_uring", &probes.io_uring),
         ("kernel by io_uring", &probes.kernel_tcp),
         ("device memory", &probes.device_memory),
+        ("dma-buf", &probes.dma_buf),
         ("NIC to device", &probes.nic_memory),
         ("TAP", &probes.tap),
         ("AF_XDP", &probes.xdp),

@@ -56,6 +56,8 @@ pub struct Probes {
     pub io_uring: Probe,
     pub kernel_tcp: Probe,
     pub device_memory: Probe,
+    /// Memory of ours as a dma-buf, for a driver to read and write.
+    pub dma_buf: Probe,
     /// An interface whose driver receives into a device's memory by itself.
     pub nic_memory: Probe,
     pub tap: Probe,
@@ -75,6 +77,7 @@ impl Probes {
             io_uring: io_uring(),
             kernel_tcp: kernel_tcp(),
             device_memory: device_memory(),
+            dma_buf: dma_buf(),
             nic_memory: nic_memory(),
             tap: tap(machine),
             xdp: xdp(machine),
@@ -221,6 +224,23 @@ fn device_memory() -> Probe {
         ),
         Err(why) => Probe::fails(format!("payload goes by way of the host's memory, copied twice: {why}")),
     }
+}
+
+/// Whether memory of ours can be made a dma-buf, and one that is given be taken and looked at: the one is the other's.
+fn dma_buf() -> Probe {
+    use onecopy::advanced::pool::{DeviceId, DeviceMemory};
+    let taken = || -> Result<Probe, Box<dyn std::error::Error>> {
+        let made = DeviceMemory::opaque(16, DeviceId(0))?.dma_buf()?;
+        let taken = DeviceMemory::of_dma_buf(made, DeviceId(1))?;
+        taken.copies()?;
+        taken.read_at(0, &mut [0])?;
+        let most = onecopy_sys::dmabuf::size_limit().map(|mib| format!(", of {mib} MiB at most"));
+        let most = most.unwrap_or_default();
+        Ok(Probe::works(format!("made of a memfd by /dev/udmabuf{most}, taken and looked at")))
+    };
+    taken().unwrap_or_else(|why| {
+        Probe::fails(format!("{why}. Those that a driver gives can be taken (DeviceMemory::of_dma_buf)"))
+    })
 }
 
 /// Whether an interface's driver takes a device's memory to receive into (the kernel's device memory TCP, NETDEV_CMD_BIND_RX). Each is asked with a file that

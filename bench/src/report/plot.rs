@@ -62,6 +62,7 @@ const COLOURS: &[(&str, RGBColor)] = &[
     ("copy", RGBColor(191, 57, 137)),
     ("copy-2shards", RGBColor(104, 20, 224)),
     ("kernel-block", RGBColor(72, 80, 90)),
+    ("kernel-taps", RGBColor(20, 20, 150)),
     ("smoltcp", RGBColor(132, 82, 36)),
     ("smoltcp-65521", RGBColor(226, 176, 140)),
     ("smoltcp-tso", RGBColor(52, 170, 190)),

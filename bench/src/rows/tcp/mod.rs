@@ -8,6 +8,7 @@
 //! | `meter` | how much was received in which time, and the machine's CPU time for it |
 //! | `kernel` | the peer of every engine, and the engine that is the kernel |
 //! | `smoltcp`, `gvisor` | rivals |
+//! | `relay` | what is between the kernel's sockets where both sides have a TAP |
 //! | `ours` | crates/inet |
 //! | `uring` | our sockets, whose bytes the kernel carries |
 //! | `idle` | two stacks of ours in this process, with many connections that nothing happens on |
@@ -20,6 +21,7 @@ pub(super) mod meter;
 pub(super) mod net;
 mod ours;
 pub(super) mod plan;
+mod relay;
 #[cfg(feature = "smoltcp")]
 mod smoltcp;
 mod uring;
@@ -39,7 +41,7 @@ use std::time::Duration;
 pub const ROW: Row = Row {
     name: "tcp",
     about: "an engine and the kernel's blocking sockets in a network namespace of their own, with a TAP between them (kernel: a veth pair, \
-            and both sides are the kernel's): one stream or 16, which the engine sends (send) or receives (recv); 1 MiB asked for as each \
+            and both sides are the kernel's; kernel-taps: a TAP at either side, and a process that carries packets between them): one stream or 16, which the engine sends (send) or receives (recv); 1 MiB asked for as each \
             socket's buffers, cubic; 2shards: the stack is of two, which have the engine's CPU together; the reader copies out, or reads in place, and adds up every byte; cpu is the machine's, since a \
             write to a TAP runs the peer's receive; rr: 64 bytes there and back, both sides blocking or both spinning; uring: our sockets over \
             the kernel's TCP (Transport::Kernel) and a veth; packet: ns of a packet of 64 bytes between two stacks of ours in one \
@@ -58,6 +60,7 @@ pub const ROW: Row = Row {
     workers: &[
         ("tcp/peer", kernel::peer),
         ("tcp/kernel", kernel::engine),
+        ("tcp/relay", relay::relay),
         ("tcp/copy", ours::copy),
         ("tcp/zc", ours::zero_copy),
         ("tcp/uring", uring::copy),
@@ -88,9 +91,12 @@ const VERIFIED: u64 = 5_000_011;
 const LIFE: Duration = Duration::from_secs(60);
 
 /// All of these are there in the cases of bulk; `-N`: the interface's MTU, which else is 1500; `-tso`: 1500, and super-segments both ways.
-const BULK: &[&str] = &["kernel", "smoltcp", "smoltcp-65521", "smoltcp-tso", "gvisor", "copy", "zc"];
+const BULK: &[&str] = &["kernel", RELAYED, "smoltcp", "smoltcp-65521", "smoltcp-tso", "gvisor", "copy", "zc"];
 /// Of engines: our stack is of two shards.
 const SHARDS: &str = "2shards";
+/// The kernel's sockets at both sides, with a TAP at each, and a process that carries packets from the one to the other: what the way through a TAP costs
+/// the kernel itself. Nothing is asked for against it.
+const RELAYED: &str = "kernel-taps";
 /// The ways of smoltcp that may be its best.
 const SMOLTCP_BEST: &[&str] = &["smoltcp-65521", "smoltcp-tso"];
 
@@ -183,6 +189,7 @@ impl Tcp {
     fn open(context: &Context, engine: &str, mut plan: Plan) -> Result<Tcp> {
         let (stack, variant) = engine.split_once('-').unwrap_or((engine, ""));
         let devices = match stack {
+            "kernel" if engine == RELAYED => Devices::Taps,
             "kernel" | "uring" => Devices::Veth,
             _ => {
                 let queues = if variant == SHARDS { Queues::Many } else { Queues::One };
@@ -211,6 +218,13 @@ impl Tcp {
         let (launcher, cpus) = (&self.context.launcher, self.context.cpus);
         let mut peer = launcher.start("tcp/peer", &job, Some(cpus[1]), LIFE)?;
         peer.ready()?;
+        let mut relay = match self.net.is_relayed() {
+            true => Some(launcher.start("tcp/relay", &job, None, LIFE)?),
+            false => None,
+        };
+        if let Some(relay) = &mut relay {
+            relay.ready()?;
+        }
         let mut engine = self.launcher.start(&self.role, &job, Some(cpus[0]), LIFE)?;
         let engine = engine.figures()?;
         let peer = peer.figures()?;

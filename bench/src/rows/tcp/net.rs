@@ -12,7 +12,7 @@ use super::plan::{ENGINE, PEER, PREFIX, Plan};
 const TAP: &str = "onecopy0";
 /// The ends of a veth pair: the peer's, the engine's.
 const VETH: [&str; 2] = ["veth0", "veth1"];
-/// A veth's MTU.
+/// The MTU of the kernel's devices.
 const MTU: u32 = 1500;
 
 /// What is between the peer and the engine.
@@ -22,6 +22,8 @@ pub enum Devices {
     Veth,
     /// A TAP, for the engine to open.
     Tap { mtu: u32, queues: Queues },
+    /// A TAP at each side, for a relay to open.
+    Taps,
 }
 
 /// Whether a TAP may be opened more than once.
@@ -54,12 +56,17 @@ impl Net {
                 Some(engine)
             }
             Devices::Tap { mtu, queues } => {
-                let many = if queues == Queues::Many { " multi_queue" } else { "" };
-                ip(&peer, &format!("tuntap add dev {TAP} mode tap vnet_hdr{many}"))
-                    .context("a TAP needs the kernel's module tun, and /dev/net/tun")?;
-                ip(&peer, &format!("link set {TAP} mtu {mtu}"))?;
+                tap(&peer, mtu, queues)?;
                 up(&peer, TAP, &PEER.to_string())?;
                 None
+            }
+            Devices::Taps => {
+                let engine = namespace()?;
+                for (side, address) in [(&peer, PEER), (&engine, ENGINE)] {
+                    tap(side, MTU, Queues::One)?;
+                    up(side, TAP, &address.to_string())?;
+                }
+                Some(engine)
             }
         };
         Ok(Net { devices, peer, engine })
@@ -73,10 +80,15 @@ impl Net {
         plan.mtu = self.mtu();
     }
 
+    /// Whether it takes a relay.
+    pub fn is_relayed(&self) -> bool {
+        self.devices == Devices::Taps
+    }
+
     /// Bytes of the longest packet.
     pub fn mtu(&self) -> u32 {
         match self.devices {
-            Devices::Veth => MTU,
+            Devices::Veth | Devices::Taps => MTU,
             Devices::Tap { mtu, .. } => mtu,
         }
     }
@@ -91,6 +103,13 @@ fn namespace() -> Result<Namespace> {
     // (Where there is no IPv6, there is no chatter.)
     namespace.run(|| std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap_or_default())?;
     Ok(namespace)
+}
+
+fn tap(namespace: &Namespace, mtu: u32, queues: Queues) -> Result<()> {
+    let many = if queues == Queues::Many { " multi_queue" } else { "" };
+    ip(namespace, &format!("tuntap add dev {TAP} mode tap vnet_hdr{many}"))
+        .context("a TAP needs the kernel's module tun, and /dev/net/tun")?;
+    ip(namespace, &format!("link set {TAP} mtu {mtu}"))
 }
 
 fn up(namespace: &Namespace, device: &str, address: &str) -> Result<()> {

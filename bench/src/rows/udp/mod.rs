@@ -5,12 +5,15 @@
 //! | `load` | sending and receiving, for whatever has datagrams |
 //! | `kernel` | the peer of both engines, and the engine that is the kernel |
 //! | `ours` | `onecopy::udp` |
+//! | `quic` | quinn over both |
 //!
 //! Namespaces, devices and the meter are those of the row `tcp`.
 
 mod kernel;
 mod load;
 mod ours;
+#[cfg(feature = "quinn")]
+mod quic;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -29,7 +32,7 @@ pub const ROW: Row = Row {
     about: "an engine and the kernel's blocking sockets in a network namespace of their own, with a TAP between them (kernel: a veth pair, \
             and both sides are the kernel's): what came to the receiver, which adds up every byte. bulk: trains of 44 datagrams of 1472 \
             bytes a call (UDP_SEGMENT, UDP_GRO); 64: 64 datagrams of 64 bytes a call (sendmmsg, recvmmsg), or one; the engine sends, \
-            or (recv) receives; 4 MiB asked for as receive buffer; cpu is the machine's",
+            or (recv) receives; 4 MiB asked for as receive buffer; quinn: one stream of QUIC, the server has the kernel's socket; cpu is the machine's",
     metrics: &[
         Metric { name: "datagrams", unit: "M/s", larger: true },
         Metric { name: "rate", unit: "MB/s", larger: true },
@@ -37,7 +40,17 @@ pub const ROW: Row = Row {
     ],
     share: 0.6,
     cases,
-    workers: &[("udp/peer", kernel::peer), ("udp/kernel", kernel::engine), ("udp/copy", ours::engine)],
+    workers: &[
+        ("udp/peer", kernel::peer),
+        ("udp/kernel", kernel::engine),
+        ("udp/copy", ours::engine),
+        #[cfg(feature = "quinn")]
+        ("udp/quinn-peer", quic::peer),
+        #[cfg(feature = "quinn")]
+        ("udp/quinn-kernel", quic::kernel),
+        #[cfg(feature = "quinn")]
+        ("udp/quinn-copy", quic::ours),
+    ],
     plot: Plot::Bars,
 };
 
@@ -57,17 +70,24 @@ fn cases(scale: Scale) -> Vec<Case> {
     ];
     // Of each mode one: a smoke run starts two processes for each engine, twice.
     let all = if scale == Scale::Smoke { &all[..4] } else { &all[..] };
-    all.iter().map(|&(name, mode, way)| case(name, mode, way, scale)).collect()
+    let mut cases: Vec<Case> = all.iter().map(|&(name, mode, way)| case(name, mode, way, scale)).collect();
+    #[cfg(feature = "quinn")]
+    cases.push(quic::case(plan(Way::Send, 0, scale)));
+    cases
 }
 
 /// A round is as long for all of its engines: its work is one.
-fn case(name: &str, mode: Mode, way: Way, scale: Scale) -> Case {
+fn plan(way: Way, piece: usize, scale: Scale) -> Plan {
     let (warm, seconds) = match scale {
         Scale::Full => (0.1, 0.35),
         Scale::Quick => (0.05, 0.1),
         Scale::Smoke => (0.02, 0.02),
     };
-    let plan = Plan { way, streams: 1, piece: mode.size(), warm, seconds, buffer: BUFFER, ..Plan::default() };
+    Plan { way, streams: 1, piece, warm, seconds, buffer: BUFFER, ..Plan::default() }
+}
+
+fn case(name: &str, mode: Mode, way: Way, scale: Scale) -> Case {
+    let plan = plan(way, mode.size(), scale);
     // What is asked for of 64 bytes is asked for of sending.
     let asked = way == Way::Send && mode != Mode::Train;
     Case {

@@ -190,7 +190,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l gateway -d 'Wh
 complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l mtu -d 'Bytes of the TAP\'s longest packet, 68 to 65521; left out, what the device has (a new one: 1500)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l kernel-addr -d 'Give the kernel\'s side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l shards -d 'Have the stack be of so many shards, 1 to 64, each with a queue of the TAP\'s, a thread and a lock of its own: connections of different ones share nothing. A TAP that is there has to have as many queues (ip tuntap add ... multi_queue)' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l echo -d 'Send back what comes to this port (RFC 862); may be given several times' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l echo -d 'Send back what comes to this port (RFC 862); may be given several times. All services together have 1024 connections at once; who comes later is let go' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l discard -d 'Throw away what comes to this port (RFC 863); may be given several times' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l source -d 'Send lines without end to who connects to this port (RFC 864); may be given several times' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l pcap -d 'Write all packets to this file, for Wireshark and tcpdump (pcapng)' -r -F

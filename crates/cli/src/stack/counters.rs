@@ -1,6 +1,6 @@
 //! What a stack did, for a person and for programs.
 
-use super::services::Totals;
+use super::services::{MOST, Totals};
 use onecopy::Stack;
 use onecopy_inet::ip::Reason;
 use serde_json::{Map, Value, json};
@@ -118,6 +118,9 @@ impl Counters {
                 services.user_copied as f64 / all,
                 services.kernel_copied as f64 / all,
             );
+            if services.refused > 0 {
+                text += &format!("; {} connections let go, since {MOST} were there", services.refused);
+            }
         }
         for (at, (reason, count)) in self.drops.iter().enumerate() {
             text += &format!("{}{count} since {reason}", if at == 0 { "; dropped: " } else { ", " });

@@ -55,7 +55,8 @@ pub struct Args {
     /// left in the stack's network
     #[arg(long)]
     netns: bool,
-    /// Send back what comes to this port (RFC 862); may be given several times
+    /// Send back what comes to this port (RFC 862); may be given several times. All services together have 1024 connections at once; who comes
+    /// later is let go
     #[arg(long, value_name = "PORT")]
     echo: Vec<u16>,
     /// Throw away what comes to this port (RFC 863); may be given several times

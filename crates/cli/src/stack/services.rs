@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// Connections at once; who comes later is let go.
-const MOST: usize = 1024;
+pub const MOST: usize = 1024;
 /// Bytes that are moved at a time.
 const PIECE: usize = 256 << 10;
 

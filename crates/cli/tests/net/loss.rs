@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Bytes each way. ONECOPY_LOSS has another size.
 fn size() -> u64 {
-    std::env::var("ONECOPY_LOSS").ok().and_then(|text| text.parse().ok()).unwrap_or(1 << 27)
+    std::env::var("ONECOPY_LOSS").ok().and_then(|text| text.parse().ok()).unwrap_or(1 << 30)
 }
 
 /// 1 %, of either direction.

@@ -44,14 +44,36 @@ impl<T> Filler<T> {
     /// When there is no such place, or something is in it: who fills has to know which ones are empty.
     #[inline]
     pub fn put(&mut self, place: usize, value: T) {
+        assert!(self.try_put(place, value).is_ok(), "put into a place that is taken");
+    }
+
+    /// Puts `value` into a place, if nothing is in it.
+    ///
+    /// # Errors
+    ///
+    /// The value, where something is.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such place.
+    #[inline]
+    pub fn try_put(&mut self, place: usize, value: T) -> Result<(), T> {
         let place = &self.0.0[place];
         // Acquire pairs with the Release store in `take`: the value before was taken out.
-        assert!(place.state.load(Ordering::Acquire) == EMPTY, "put into a place that is taken");
+        if place.state.load(Ordering::Acquire) != EMPTY {
+            return Err(value);
+        }
         // SAFETY: it is empty, so that the taker leaves it alone until the store below; and there is one filler, who is
         // borrowed exclusively.
         unsafe { (*place.value.get()).write(value) };
         // Release pairs with the Acquire load in `take`.
         place.state.store(FULL, Ordering::Release);
+        Ok(())
+    }
+
+    /// How many places there are.
+    pub fn places(&self) -> usize {
+        self.0.0.len()
     }
 }
 
@@ -74,6 +96,11 @@ impl<T> Taker<T> {
         // Release pairs with the Acquire load in `put`.
         place.state.store(EMPTY, Ordering::Release);
         Some(value)
+    }
+
+    /// How many places there are.
+    pub fn places(&self) -> usize {
+        self.0.0.len()
     }
 
     /// Places that something is in.

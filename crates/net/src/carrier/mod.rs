@@ -8,14 +8,17 @@
 //! | `lend` | how a send without a copy is made |
 //! | `meta`, `train` | what is said of a datagram, and which datagrams go together |
 //! | `frag`, `frags`, `tokens` | bytes in a device's memory, by reference, and who has them |
+//! | `refill`, `hunger` | how they come back without a call, and who waits for them |
 //! | `event` | what is told of memory that is bound |
 
 mod common;
 mod event;
 mod frag;
 mod frags;
+mod hunger;
 mod lend;
 mod meta;
+mod refill;
 pub(crate) mod tcp;
 mod tokens;
 mod train;
@@ -25,8 +28,10 @@ pub(crate) use common::{Common, PIECE, Way, checked};
 pub use event::Event;
 pub use frag::{Frag, TokenRange};
 pub use frags::{Frags, Piece, Token};
+pub(crate) use hunger::Hunger;
 pub(crate) use lend::{Taken, leave_unfinished, lend};
 pub use meta::{Message, Meta};
+pub use refill::{RefillRing, RefillStats};
 pub use tokens::Hold;
 pub(crate) use tokens::Tokens;
 pub(crate) use train::{Limits, alike};

@@ -87,6 +87,8 @@ pub(crate) trait Connection: Endpoint {
     fn recv_frags(&self, n: usize, most: usize, flags: RecvFlags) -> Result<Frags>;
     /// Fragments of a device's memory that its program has, if it ever had some.
     fn tokens(&self) -> Option<&Arc<Tokens>>;
+    /// The same, made if there are none.
+    fn tokens_made(&self) -> &Arc<Tokens>;
 
     /// Takes up to `max` bytes of one kind of memory; `None` at the end. It counts them as received.
     fn take(&self, max: usize, how: Taking) -> Result<Option<Segment<Chain>>>;

@@ -1,9 +1,10 @@
 //! Fragments that a program has, by number.
 
 use super::frag::{Frag, TokenRange};
+use super::hunger::Hunger;
 use onecopy_chain::Fragment;
 use onecopy_pool::provider::CopyError;
-use onecopy_sync::Mutex;
+use onecopy_sync::{Mutex, Popper, Pusher, queue};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -15,8 +16,10 @@ const MOST: usize = 1024;
 /// for 500 years of a thousand million a second; the kernel's have 31 bits, and come again): one that is returned twice is nobody's.
 pub(crate) struct Tokens {
     state: Mutex<State>,
-    /// Called when pages have come home, without the lock.
-    freed: Box<dyn Fn() + Send + Sync>,
+    /// Whose pages they are, as far as it waits for them.
+    hunger: Arc<Hunger>,
+    /// Tells it that some have come home, without the lock.
+    tell: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Debug, Default)]
@@ -25,6 +28,31 @@ struct State {
     last: u64,
     /// The socket is closed: what is given out now is given back at once.
     closed: bool,
+    /// What comes back without a call, if there is a way for it.
+    ring: Option<Ring>,
+}
+
+/// The side of a [`RefillRing`](super::RefillRing) that tokens are taken out of.
+#[derive(Debug)]
+struct Ring {
+    tokens: Popper<u64>,
+    taken: u64,
+    /// Of these, those that were nobody's.
+    passed_over: u64,
+}
+
+impl State {
+    /// Takes in what the program has pushed. Whoever looks which fragments it has does so first.
+    fn take_in(&mut self, freed: &mut Vec<Fragment>) {
+        let Some(ring) = &mut self.ring else { return };
+        for token in ring.tokens.drain() {
+            ring.taken += 1;
+            match self.held.remove(&token) {
+                Some(fragment) => freed.push(fragment),
+                None => ring.passed_over += 1,
+            }
+        }
+    }
 }
 
 /// Spreads tokens, which come one after the other and are nobody else's to choose: a multiplication will do.
@@ -44,9 +72,14 @@ impl Hasher for InOrder {
 }
 
 impl Tokens {
-    /// None yet; `freed` is called when pages have come home.
-    pub fn new(freed: impl Fn() + Send + Sync + 'static) -> Tokens {
-        Tokens { state: Mutex::default(), freed: Box::new(freed) }
+    /// None yet; `tell` is called when pages have come home that `hunger` says somebody waits for.
+    pub fn new(hunger: Arc<Hunger>, tell: impl Fn() + Send + Sync + 'static) -> Tokens {
+        Tokens { state: Mutex::default(), hunger, tell: Box::new(tell) }
+    }
+
+    /// Whose pages they are, as far as it waits for them.
+    pub fn hunger(&self) -> &Hunger {
+        &self.hunger
     }
 
     /// Gives out a token for each fragment; without one (0) where the socket is closed.
@@ -66,12 +99,15 @@ impl Tokens {
         }
     }
 
-    /// Takes tokens back; of those that nobody has, nothing becomes. Returns fragments that are free.
+    /// Takes tokens back; of those that nobody has, nothing becomes. Returns fragments that are free by it.
     pub fn give_back(&self, ranges: &[TokenRange]) -> usize {
         let mut freed = Vec::new();
         let mut left = MOST;
+        let before;
         {
             let mut state = self.state.lock();
+            state.take_in(&mut freed);
+            before = freed.len();
             for range in ranges {
                 let count = (range.count as usize).min(left);
                 left -= count;
@@ -79,47 +115,111 @@ impl Tokens {
                 freed.extend(tokens.filter_map(|token| state.held.remove(&token)));
             }
         }
-        self.home(freed)
+        let count = freed.len() - before;
+        self.home(freed);
+        count
     }
 
     /// Takes these back, however many they are.
     pub fn give_back_all(&self, frags: &[Frag]) {
-        let freed = {
+        let mut freed = Vec::new();
+        {
             let mut state = self.state.lock();
-            frags.iter().filter_map(|frag| state.held.remove(&frag.token)).collect()
-        };
+            state.take_in(&mut freed);
+            freed.extend(frags.iter().filter_map(|frag| state.held.remove(&frag.token)));
+        }
         self.home(freed);
     }
 
     /// Another reference to the page of a fragment that the program has.
     pub fn hold(self: &Arc<Tokens>, token: u64) -> Option<Hold> {
+        self.take_in();
         let fragment = self.state.lock().held.get(&token).cloned()?;
         Some(Hold { fragment: Some(fragment), home: Arc::clone(self) })
     }
 
     /// The socket is closed: what its program has not given back is free.
     pub fn close(&self) {
-        let held = {
+        let mut freed = Vec::new();
+        {
             let mut state = self.state.lock();
+            state.take_in(&mut freed);
             state.closed = true;
-            std::mem::take(&mut state.held)
-        };
-        self.home(held.into_values().collect());
+            freed.extend(std::mem::take(&mut state.held).into_values());
+        }
+        self.home(freed);
     }
 
     /// How many the program has.
     pub fn held(&self) -> usize {
+        self.take_in();
         self.state.lock().held.len()
     }
 
+    /// The other side of a ring of so many entries, from which tokens are taken in from now on; None where there is one.
+    pub(super) fn open_ring(&self, entries: usize) -> Option<Pusher<u64>> {
+        let (pusher, tokens) = queue(entries);
+        let mut state = self.state.lock();
+        if state.ring.is_some() {
+            return None;
+        }
+        state.ring = Some(Ring { tokens, taken: 0, passed_over: 0 });
+        Some(pusher)
+    }
+
+    /// There is no ring any more: what lies in it is given back.
+    pub(super) fn end_ring(&self) {
+        let freed = {
+            let mut state = self.state.lock();
+            let mut freed = Vec::new();
+            state.take_in(&mut freed);
+            state.ring = None;
+            freed
+        };
+        self.home(freed);
+    }
+
+    /// Tokens that were taken out of the ring, and those of them that were nobody's.
+    pub(super) fn ring_counts(&self) -> (u64, u64) {
+        self.state.lock().ring.as_ref().map_or((0, 0), |ring| (ring.taken, ring.passed_over))
+    }
+
+    /// Takes in what lies in the ring.
+    pub fn take_in(&self) {
+        self.home(self.taken());
+    }
+
+    /// The same, and `token` behind it, as if that had been the last in the ring.
+    pub(super) fn take_in_and(&self, token: u64) {
+        let freed = {
+            let mut state = self.state.lock();
+            let mut freed = Vec::new();
+            state.take_in(&mut freed);
+            let fragment = state.held.remove(&token);
+            if let Some(ring) = &mut state.ring {
+                ring.taken += 1;
+                ring.passed_over += u64::from(fragment.is_none());
+            }
+            freed.extend(fragment);
+            freed
+        };
+        self.home(freed);
+    }
+
+    /// What lay in the ring, for who drops it without the lock, and looks then what is free: nobody is told.
+    pub fn taken(&self) -> Vec<Fragment> {
+        let mut freed = Vec::new();
+        self.state.lock().take_in(&mut freed);
+        freed
+    }
+
     /// Sends pages home, through their pool's return ring.
-    fn home(&self, freed: Vec<Fragment>) -> usize {
+    fn home(&self, freed: Vec<Fragment>) {
         let count = freed.len();
         drop(freed);
-        if count > 0 {
-            (self.freed)();
+        if count > 0 && self.hunger.feeds() {
+            (self.tell)();
         }
-        count
     }
 }
 

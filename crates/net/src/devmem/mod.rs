@@ -13,6 +13,7 @@
 //! | netlink bind-tx, an id | [`Stack::bind_tx`](crate::Stack::bind_tx), [`TxBinding`] |
 //! | sendmsg(MSG_ZEROCOPY) with SCM_DEVMEM_DMABUF, addresses that are offsets | [`Stream::send_device`](crate::tcp::Stream::send_device), [`TxRange`] |
 //! | setsockopt(SO_DEVMEM_DONTNEED) | [`Stream::dont_need`](crate::tcp::Stream::dont_need), or dropping [`Frags`] or a [`Token`] |
+//! | io_uring's refill ring (IORING_REGISTER_ZCRX_IFQ): no call for each return | [`Stream::refill_ring`](crate::tcp::Stream::refill_ring) |
 //!
 //! ```
 //! use onecopy_link::Tap;
@@ -51,7 +52,7 @@ mod binding;
 mod path;
 mod tx;
 
-pub use crate::carrier::{Event, Frag, Frags, Hold, Piece, Token, TokenRange};
+pub use crate::carrier::{Event, Frag, Frags, Hold, Piece, RefillRing, RefillStats, Token, TokenRange};
 pub use binding::Binding;
 pub use path::{Path, Why};
 pub use tx::{TxBinding, TxRange};

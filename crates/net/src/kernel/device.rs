@@ -72,6 +72,9 @@ impl Stream {
             return Ok(Frags::of_none(0));
         }
         let (peeks, throws) = (flags.contains(RecvFlags::PEEK), flags.contains(RecvFlags::TRUNC));
+        if let Some(tokens) = self.tokens.get() {
+            tokens.take_in();
+        }
         loop {
             let (landing, queue) = match self.next(&patience)? {
                 Next::End => return Ok(Frags::of_none(0)),
@@ -179,7 +182,7 @@ impl Stream {
     }
 
     fn given(&self, landing: &Landing, parts: Vec<Part>) -> Frags {
-        let tokens = self.tokens_or_new();
+        let tokens = self.device_tokens();
         self.counters().referenced.add(parts.iter().map(Part::len).sum());
         let mut frags = Vec::with_capacity(parts.len());
         let fragments = parts.into_iter().map(|part| {
@@ -190,9 +193,13 @@ impl Stream {
         Frags::of_device(frags, Some(Arc::clone(tokens)))
     }
 
-    fn tokens_or_new(&self) -> &Arc<Tokens> {
+    /// Fragments that its program has; made if there are none.
+    pub(super) fn device_tokens(&self) -> &Arc<Tokens> {
         // Nobody waits for pages: they come home without a word.
-        self.tokens.get_or_init(|| Arc::new(Tokens::new(|| ())))
+        self.tokens.get_or_init(|| {
+            let hunger = self.connection().shared().devices.hunger();
+            Arc::new(Tokens::new(Arc::clone(hunger), || ()))
+        })
     }
 
     fn linear(&self, n: usize, peeks: bool, throws: bool, dont_wait: bool) -> Result<Frags> {

@@ -2,7 +2,7 @@
 
 use super::landing::Landing;
 use super::source::Source;
-use crate::carrier::Event;
+use crate::carrier::{Event, Hunger};
 use onecopy_link::rx::{BadQueue, Queues};
 use onecopy_link::{Medium, Registered};
 use onecopy_sync::Mutex;
@@ -15,6 +15,8 @@ use std::sync::Arc;
 pub(crate) struct Devices {
     state: Mutex<State>,
     gathered: AtomicU64,
+    /// The rings of its connections.
+    hunger: Arc<Hunger>,
 }
 
 struct State {
@@ -28,7 +30,12 @@ impl Devices {
     pub fn new() -> Devices {
         let queues = Queues::new(Medium::Ip);
         let state = State { queues, bound: Vec::new(), sources: Vec::new(), last: 0 };
-        Devices { state: Mutex::new(state), gathered: AtomicU64::new(0) }
+        Devices { state: Mutex::new(state), gathered: AtomicU64::new(0), hunger: Arc::default() }
+    }
+
+    /// Where pages come from that programs have given back without a call.
+    pub(super) fn hunger(&self) -> &Arc<Hunger> {
+        &self.hunger
     }
 
     /// Looks at the queues, or changes them.
@@ -42,7 +49,8 @@ impl Devices {
         state.queues.bind(registered.memory(), queues)?;
         state.last += 1;
         let id = state.last;
-        state.bound.push(Arc::new(Landing::new(id, registered, queues)));
+        let landing = Landing::new(id, registered, queues, Arc::clone(&self.hunger));
+        state.bound.push(Arc::new(landing));
         Ok(id)
     }
 

@@ -1,6 +1,6 @@
 //! Memory of a device's that connections of the kernel's receive into.
 
-use crate::carrier::{Event, Frag};
+use crate::carrier::{Event, Frag, Hunger};
 use onecopy_link::Registered;
 use onecopy_pool::{DeviceMemory, Part};
 use onecopy_sync::Mutex;
@@ -10,6 +10,7 @@ use rustix::net;
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Bytes that one read takes.
 const MOST: usize = 1 << 20;
@@ -21,6 +22,8 @@ pub(super) struct Landing {
     id: u32,
     memory: DeviceMemory,
     queues: Vec<u32>,
+    /// Where pages come from that programs have given back without a call.
+    hunger: Arc<Hunger>,
     /// None once it is unbound. Held while the kernel copies.
     pub(super) pages: Mutex<Option<Registered>>,
     told: Mutex<Told>,
@@ -43,10 +46,10 @@ pub(super) enum NotRead {
 
 impl Landing {
     /// Bound to these queues, by number `id`.
-    pub fn new(id: u32, registered: Registered, queues: &[u32]) -> Landing {
+    pub fn new(id: u32, registered: Registered, queues: &[u32], hunger: Arc<Hunger>) -> Landing {
         let memory = registered.memory().clone();
         let (pages, told) = (Mutex::new(Some(registered)), Mutex::default());
-        Landing { id, memory, queues: queues.to_vec(), pages, told }
+        Landing { id, memory, queues: queues.to_vec(), hunger, pages, told }
     }
 
     pub fn id(&self) -> u32 {
@@ -106,9 +109,12 @@ impl Landing {
     fn draw(&self, n: usize, most: usize) -> Option<Vec<Part>> {
         let each = self.memory.page_len() as usize;
         let mut room = n.min(MOST).next_multiple_of(each);
+        let mut rings = Some(&self.hunger);
         let mut parts = loop {
             match self.memory.alloc(room) {
                 Ok(parts) => break parts,
+                // (The caller looks again if it was too little.)
+                Err(_) if rings.take().is_some_and(|rings| rings.take() > 0) => {}
                 Err(_) if room == each => return None,
                 Err(_) => room = (room / 2).next_multiple_of(each),
             }

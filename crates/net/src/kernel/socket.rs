@@ -357,6 +357,10 @@ impl tcp::Connection for Stream {
         self.tokens.get()
     }
 
+    fn tokens_made(&self) -> &Arc<Tokens> {
+        self.device_tokens()
+    }
+
     fn pages(&self, len: usize) -> Result<Vec<Page>> {
         let count = len.div_ceil(PAGE);
         let pool = self.connection.shared().pool.reservoir(count);

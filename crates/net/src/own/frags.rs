@@ -47,6 +47,10 @@ impl<P: Protocol<Cause = Cause>> Socket<P> {
     pub(super) fn frags(&self, n: usize, most: usize, flags: RecvFlags) -> Result<Frags> {
         let (peeks, throws) = (flags.contains(RecvFlags::PEEK), flags.contains(RecvFlags::TRUNC));
         let dont_wait = flags.contains(RecvFlags::DONTWAIT);
+        if let Some(tokens) = self.tokens() {
+            // The stack looks behind the call what is free, and need not be told.
+            drop(tokens.taken());
+        }
         let (got, copies) = self.call(Op::Recv, Way::Read, dont_wait, |shard, id, now| {
             let copies = shard.kernel_copies();
             let (rx, inet) = shard.rx_mut();
@@ -133,7 +137,7 @@ impl<P: Protocol<Cause = Cause>> Socket<P> {
             Got::Device(_, told, _) if peeks => Frags::of_device(told, None),
             Got::Device(data, told, placed) => {
                 count(data.payload().len(), placed);
-                let tokens = self.tokens_or_new();
+                let tokens = self.tokens_made();
                 let mut frags = Vec::with_capacity(told.len());
                 tokens.give_out(data.into_parts().0.into_fragments().zip(told), &mut frags);
                 Frags::of_device(frags, Some(Arc::clone(tokens)))

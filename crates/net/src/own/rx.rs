@@ -1,18 +1,20 @@
 //! What of device memory lies under the stack's lock: its receive queues, and what is bound to them; and which memory is sent from.
 
-use crate::carrier::{Event, Frag};
+use crate::carrier::{Event, Frag, Hunger};
 use crate::port::Port;
 use onecopy_chain::{Chain, Kind};
 use onecopy_inet::stack::{RoomId, RoomStats, Stack};
 use onecopy_link::rx::{BadQueue, Queues, Sorted};
 use onecopy_link::{Capabilities, Registered};
 use onecopy_pool::DeviceMemory;
-use onecopy_sync::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Events that nobody has asked for; more are counted only.
 const EVENTS: usize = 64;
+
+/// Bytes that the longest packet's payload takes. Of memory that has fewer left pages are taken back that lie in rings.
+const LONGEST: u64 = 64 << 10;
 
 /// The queues of a stack.
 #[derive(Debug)]
@@ -23,6 +25,7 @@ pub(crate) struct Rx {
     last: u32,
     /// What is known of each memory that was bound, whether it still is.
     known: HashMap<u64, Known>,
+    /// What programs are asked for.
     hunger: Arc<Hunger>,
 }
 
@@ -59,31 +62,21 @@ struct Bound {
     queues: Vec<u32>,
     room: RoomId,
     starved: bool,
+    /// The longest packet might find no room in it.
+    is_low: bool,
     events: VecDeque<Event>,
-}
-
-/// Whether a window waits for pages to come home. Who gives some back, with the stack's lock or without, tells the stack then, and only then.
-#[derive(Debug, Default)]
-pub(crate) struct Hunger {
-    wanted: Mutex<bool>,
-}
-
-impl Hunger {
-    /// Pages have come home: whether the stack is to be told. (Whoever asked under the lock of this looks at what is free after that: so
-    /// either he has seen them, or it is seen here that he asked.)
-    pub fn feeds(&self) -> bool {
-        std::mem::take(&mut *self.wanted.lock())
-    }
-
-    fn ask(&self) {
-        *self.wanted.lock() = true;
-    }
 }
 
 impl Bound {
     /// Looks what is free, and says so.
     fn refresh(&mut self, inet: &mut Stack, now: u64) {
-        inet.set_room(now, self.room, self.memory.free());
+        let free = self.memory.free();
+        self.is_low = free < LONGEST;
+        inet.set_room(now, self.room, free);
+    }
+
+    fn stats(&self, inet: &Stack) -> RoomStats {
+        inet.room_stats(self.room).unwrap_or_default()
     }
 
     fn tell(&mut self, event: Event) {
@@ -120,6 +113,9 @@ impl Rx {
     #[inline]
     pub fn receive(&mut self, link: &mut dyn Port, inet: &mut Stack, now: u64) -> Option<usize> {
         if !self.queues.is_plain() {
+            if self.bindings.iter().any(|bound| bound.is_low) {
+                self.hunger.take();
+            }
             let sorted = link.receive_sorted(now, &mut self.queues)?;
             return Some(self.receive_sorted(inet, now, sorted));
         }
@@ -185,17 +181,34 @@ impl Rx {
     fn feed(&mut self, inet: &mut Stack, now: u64) {
         for bound in &mut self.bindings {
             bound.refresh(inet, now);
-            if inet.room_stats(bound.room).is_some_and(|room| room.waiting > 0) {
-                self.hunger.ask();
+            if bound.stats(inet).waiting > 0 {
+                self.hunger.narrows();
                 // What came home before it was asked for.
                 bound.refresh(inet, now);
             }
-            let starved = inet.room_stats(bound.room).is_some_and(|room| room.starved > 0);
+        }
+        if self.is_starved(inet) {
+            self.hunger.starves();
+            // What was pushed before it was asked for.
+            if self.hunger.take() > 0 {
+                self.bindings.iter_mut().for_each(|bound| bound.refresh(inet, now));
+            }
+        }
+        if !self.is_starved(inet) {
+            self.hunger.is_fed();
+        }
+        for bound in &mut self.bindings {
+            let starved = bound.stats(inet).starved > 0;
             if starved != bound.starved {
                 bound.starved = starved;
                 bound.tell(if starved { Event::Starved } else { Event::Fed });
             }
         }
+    }
+
+    /// Whether some peer may send no whole segment for want of pages.
+    fn is_starved(&self, inet: &Stack) -> bool {
+        self.bindings.iter().any(|bound| bound.stats(inet).starved > 0)
     }
 
     /// Binds memory, and has the link put payload there itself if that is registered for it; returns the binding's number.
@@ -219,6 +232,7 @@ impl Rx {
             queues: queues.to_vec(),
             room: inet.open_room(),
             starved: false,
+            is_low: false,
             events: VecDeque::new(),
         };
         bound.refresh(inet, now);
@@ -232,6 +246,9 @@ impl Rx {
         let bound = self.bindings.remove(at);
         self.queues.unbind(&bound.queues);
         inet.close_room(now, bound.room);
+        if !self.is_starved(inet) {
+            self.hunger.is_fed();
+        }
     }
 
     /// The number of a binding to send from.
@@ -270,7 +287,6 @@ impl Rx {
     }
 
     pub fn room_stats(&self, inet: &Stack, id: u32) -> RoomStats {
-        let bound = self.bindings.iter().find(|bound| bound.id == id);
-        bound.and_then(|bound| inet.room_stats(bound.room)).unwrap_or_default()
+        self.bindings.iter().find(|bound| bound.id == id).map(|bound| bound.stats(inet)).unwrap_or_default()
     }
 }

@@ -119,16 +119,14 @@ impl<P: Protocol> Socket<P> {
         self.tokens.get()
     }
 
-    pub fn tokens_or_new(&self) -> &Arc<Tokens> {
+    /// The same, made if there are none.
+    pub fn tokens_made(&self) -> &Arc<Tokens> {
         self.tokens.get_or_init(|| {
             let hunger = self.with(|shard, _, _| shard.rx_mut().0.hunger());
             // What its program still has of them keeps no stack alive.
             let inner = Arc::downgrade(&self.inner);
-            // The stack is told only where a window waits for them.
-            Arc::new(Tokens::new(move || {
-                if hunger.feeds()
-                    && let Some(inner) = inner.upgrade()
-                {
+            Arc::new(Tokens::new(hunger, move || {
+                if let Some(inner) = inner.upgrade() {
                     inner.with(|_, _| ());
                 }
             }))

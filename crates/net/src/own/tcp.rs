@@ -322,6 +322,10 @@ impl Connection for Socket {
         Socket::tokens(self)
     }
 
+    fn tokens_made(&self) -> &Arc<Tokens> {
+        Socket::tokens_made(self)
+    }
+
     fn recv_frags(&self, n: usize, most: usize, flags: RecvFlags) -> onecopy_socket::Result<Frags> {
         self.frags(n, most, flags)
     }

@@ -9,6 +9,7 @@ mod kernel;
 mod kernel_tx;
 mod random;
 mod receive;
+mod refill;
 mod room;
 mod tap;
 mod tokens;

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use onecopy_net::RecvFlags;
-use onecopy_net::devmem::{Frag, TokenRange};
+use onecopy_net::devmem::{Frag, RefillRing, TokenRange};
 use std::collections::{BTreeMap, HashSet};
 
 struct Random(u64);
@@ -20,11 +20,14 @@ impl Random {
 struct Line {
     sender: onecopy_net::tcp::Stream,
     receiver: onecopy_net::tcp::Stream,
+    ring: RefillRing,
     sent: u64,
     received: u64,
     /// By token: what it must be, and where it lies.
     held: BTreeMap<u64, (u64, Frag)>,
     returned: Vec<u64>,
+    /// Tokens that were pushed and are nobody's.
+    strange: u64,
 }
 
 fn byte(line: usize, at: u64) -> u8 {
@@ -50,7 +53,9 @@ fn run(random: &mut Random) {
         .map(|_| {
             let (sender, receiver) = world.connect();
             sender.set_nonblocking(true).unwrap();
-            Line { sender, receiver, sent: 0, received: 0, held: BTreeMap::new(), returned: Vec::new() }
+            let ring = receiver.refill_ring(1 + random.below(20) as u32).unwrap();
+            let (held, returned) = (BTreeMap::new(), Vec::new());
+            Line { sender, receiver, ring, sent: 0, received: 0, held, returned, strange: 0 }
         })
         .collect();
     for _ in 0..400 {
@@ -66,6 +71,7 @@ fn run(random: &mut Random) {
                 }
             }
             3..=5 => receive(&world, line, which, random),
+            6 if random.below(2) == 0 => push(line, random),
             6 | 7 => {
                 let tokens: Vec<u64> = line.held.keys().copied().collect();
                 let mut ranges = Vec::new();
@@ -121,8 +127,27 @@ fn run(random: &mut Random) {
             line.received += frags.len() as u64;
         }
     }
-    assert!(lines.iter().all(|line| line.receiver.tokens_held() == 0));
+    for line in &lines {
+        assert_eq!(line.receiver.tokens_held(), 0);
+        let stats = line.ring.stats();
+        assert_eq!((stats.pushed, stats.passed_over), (stats.taken, line.strange));
+    }
     assert!(world.all_home());
+}
+
+/// Gives some back by the ring, and one that is nobody's now and then.
+fn push(line: &mut Line, random: &mut Random) {
+    if let Some(stale) = line.returned.first().filter(|_| random.below(2) == 0) {
+        line.ring.push(*stale);
+        line.strange += 1;
+    }
+    let most = 1 + random.below(20) as usize;
+    let frags: Vec<Frag> = line.held.values().take(most).map(|(_, frag)| *frag).collect();
+    for frag in &frags {
+        assert!(line.held.remove(&frag.token).is_some());
+        line.returned.push(frag.token);
+    }
+    line.ring.push_all(&frags);
 }
 
 fn check(world: &World, which: usize, held: &BTreeMap<u64, (u64, Frag)>) {

@@ -143,7 +143,7 @@ fn a_read_that_is_refused_is_told_and_takes_nothing() {
         assert_eq!(told.raw_os_error(), Errno::FAULT.raw_os_error(), "{told}");
         assert!(told.reason().is_some_and(|why| why.contains("unbind it")), "{told}");
     }
-    assert_eq!((right.memory().free(), stream.tokens_or_new().held()), (free, 0));
+    assert_eq!((right.memory().free(), stream.device_tokens().held()), (free, 0));
     // The connection goes on.
     let wrong = landing.pages.lock().replace(right).unwrap();
     assert_eq!(stream.frags(2, 1, RecvFlags::empty()).unwrap().device()[0].len, 2);

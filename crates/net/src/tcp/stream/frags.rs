@@ -1,13 +1,15 @@
 //! Receiving by reference, from whatever memory: device memory TCP's recvmsg(2).
 
 use super::Stream;
-use crate::carrier::{Frags, TokenRange, Tokens};
+use crate::carrier::{Frags, RefillRing, TokenRange};
 use onecopy_socket::{Error, Op, RecvFlags, Result};
 use rustix::io::Errno;
-use std::sync::Arc;
 
 /// Ranges that one call takes (net/core/sock.c: MAX_DONTNEED_TOKENS).
 const MOST_RANGES: usize = 128;
+
+/// Entries that a refill ring has at most (io_uring/zcrx.c: IO_RQ_MAX_ENTRIES).
+const MOST_ENTRIES: u32 = 32_768;
 
 impl Stream {
     /// Receives up to `n` bytes by reference, and waits where there is nothing: bytes in the host's memory as a view, or fragments of a
@@ -52,7 +54,7 @@ impl Stream {
                 .about("ranges")
                 .because("a call takes up to 128 ranges; give them back in several"));
         }
-        Ok(self.tokens_made().map_or(0, |tokens| tokens.give_back(ranges)))
+        Ok(self.socket.tokens().map_or(0, |tokens| tokens.give_back(ranges)))
     }
 
     /// As [`Stream::dont_need`], of ranges as setsockopt(2) takes them: struct dmabuf_token, 8 bytes each, in this machine's byte order. (Its
@@ -75,12 +77,49 @@ impl Stream {
         self.dont_need(&ranges)
     }
 
-    /// Fragments of device memory that the program has, or forgot to give back.
-    pub fn tokens_held(&self) -> usize {
-        self.tokens_made().map_or(0, |tokens| tokens.held())
+    /// A ring by which the program gives tokens back without a call for each, with room for so many of them: as many as it has at a time, so that it is
+    /// never full. A stream has one at a time, for one thread at a time; [`Stream::dont_need`] goes on beside it. It keeps neither the
+    /// stream nor its stack.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for no entries, and for more than 32,768 (io_uring/zcrx.c: IO_RQ_MAX_ENTRIES). EBUSY where the stream has a ring.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn receive(stream: &onecopy_net::tcp::Stream) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut ring = stream.refill_ring(1024)?;
+    /// loop {
+    ///     let frags = stream.recv_frags(1 << 20)?;
+    ///     if frags.is_empty() {
+    ///         return Ok(());
+    ///     }
+    ///     let device = frags.into_device();
+    ///     // Whatever the device does with the bytes where they lie; and then:
+    ///     ring.push_all(&device);
+    /// }
+    /// # }
+    /// ```
+    pub fn refill_ring(&self, entries: u32) -> Result<RefillRing> {
+        let refused = |errno, what, why| Err(Error::new(Op::Option, errno).about(what).because(why));
+        if !(1..=MOST_ENTRIES).contains(&entries) {
+            return refused(
+                Errno::INVAL,
+                "entries",
+                "a ring has 1 to 32768 entries; ask for as many as the program has tokens at a time",
+            );
+        }
+        match RefillRing::open(self.socket.tokens_made(), entries as usize) {
+            Some(ring) => Ok(ring),
+            None => {
+                refused(Errno::BUSY, "stream", "it has a ring already; push to that one, or drop it first")
+            }
+        }
     }
 
-    fn tokens_made(&self) -> Option<&Arc<Tokens>> {
-        self.socket.tokens()
+    /// Fragments of device memory that the program has, or forgot to give back.
+    pub fn tokens_held(&self) -> usize {
+        self.socket.tokens().map_or(0, |tokens| tokens.held())
     }
 }

@@ -1,0 +1,73 @@
+//! What whoever fills pages of a device's memory wants of the programs that have them.
+
+use super::tokens::Tokens;
+use onecopy_sync::{Mutex, Want};
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+/// Whether windows of a stack wait for pages to come home, and the rings that it takes some from when it needs them
+/// ([`RefillRing`](super::RefillRing)). Windows are a stack's of the program's own: the kernel's are never said to wait.
+#[derive(Default)]
+pub(crate) struct Hunger {
+    /// A window is smaller for want of pages: one of those who free some tells the stack.
+    narrowed: Want,
+    /// A peer may send no whole segment: who pushes to a ring does not wait for the stack to look there. (A window that is smaller only is looked
+    /// after when the next packet comes.)
+    starved: Want,
+    rings: Mutex<Vec<Weak<Tokens>>>,
+}
+
+impl Hunger {
+    /// The stack, under its lock: a window is smaller for want of pages. What is free is looked at behind this.
+    pub fn narrows(&self) {
+        self.narrowed.ask();
+    }
+
+    /// Likewise: some peer may send no whole segment. [`Hunger::take`] comes behind this, and then a look at what is free.
+    pub fn starves(&self) {
+        self.starved.ask();
+    }
+
+    /// Likewise: all peers may send.
+    pub fn is_fed(&self) {
+        self.starved.forget();
+    }
+
+    /// Pages have come home: whether it falls to the caller to tell the stack.
+    pub fn feeds(&self) -> bool {
+        self.narrowed.answer()
+    }
+
+    /// A token lies in a ring: whether somebody waits for it who will not look there.
+    #[inline]
+    pub fn is_starved(&self) -> bool {
+        self.starved.is_asked()
+    }
+
+    /// There is a ring for these tokens from now on.
+    pub fn join(&self, tokens: &Arc<Tokens>) {
+        self.rings.lock().push(Arc::downgrade(tokens));
+    }
+
+    /// There is none any more.
+    pub fn leave(&self, tokens: &Tokens) {
+        self.rings.lock().retain(|ring| !std::ptr::eq(ring.as_ptr(), tokens));
+    }
+
+    /// Takes what lies in the rings, for who needs pages. They are home when this returns, and nobody is told. Returns how many fragments are free.
+    pub fn take(&self) -> usize {
+        let mut freed = Vec::new();
+        for ring in &*self.rings.lock() {
+            if let Some(tokens) = ring.upgrade() {
+                freed.append(&mut tokens.taken());
+            }
+        }
+        freed.len()
+    }
+}
+
+impl fmt::Debug for Hunger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hunger({:?}, {:?})", self.narrowed, self.starved)
+    }
+}

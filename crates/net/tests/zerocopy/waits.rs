@@ -3,8 +3,9 @@
 use crate::world::{chain, is_ours_alone, pair, pattern, pool, stacks, stacks_with};
 use onecopy_chain::notify::threshold::Measured;
 use onecopy_chain::notify::zerocopy::Tell;
-use onecopy_net::zerocopy::{Allowance, Small};
-use onecopy_net::{Driver, SendFlags, Wait};
+use onecopy_net::tcp::Stream;
+use onecopy_net::zerocopy::{Allowance, Sent, Small};
+use onecopy_net::{Driver, SendFlags, Stack, Wait};
 use onecopy_sync::atomic::{AtomicU32, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::future::Future;
@@ -34,16 +35,21 @@ fn threads_wait_in_every_way_and_several_at_once() {
     }
 }
 
+/// Stacks, a connection between them, and a send of as much as there is room for, which is more than the peer's window: it ends once the server reads.
+fn cut_off() -> ([Stack; 2], (Stream, Stream), Sent) {
+    let (a, b) = stacks();
+    let (client, server) = pair(&a, &b);
+    let data = chain(&pool(), &pattern(1 << 20));
+    let mut sent = client.send_zerocopy_with_flags(data, SendFlags::DONTWAIT).unwrap();
+    drop(sent.take_rest());
+    ([a, b], (client, server), sent)
+}
+
 #[test]
 fn a_limit_ends_the_waiting_and_not_the_send() {
-    let (a, b) = stacks();
-    let (client, mut server) = pair(&a, &b);
-    let pool = pool();
-    let data = pattern(1 << 20);
-    let mut sent = client.send_zerocopy_with_flags(chain(&pool, &data), SendFlags::DONTWAIT).unwrap();
-    drop(sent.take_rest());
+    let (_stacks, (_client, mut server), sent) = cut_off();
     let len = sent.len();
-    // Nobody reads, and it is more than the peer's window.
+    // Nobody reads.
     let sent = sent.wait_for(Duration::from_millis(5)).unwrap_err().try_wait().unwrap_err();
     server.read_exact(&mut vec![0; len]).unwrap();
     let (back, how) = sent.wait();
@@ -52,7 +58,7 @@ fn a_limit_ends_the_waiting_and_not_the_send() {
 
 /// A waker that calls the stack: whoever wakes it holds no lock.
 struct Calls {
-    stream: onecopy_net::tcp::Stream,
+    stream: Stream,
     told: Mutex<std::sync::mpsc::Sender<usize>>,
     count: AtomicU32,
 }
@@ -68,9 +74,8 @@ impl Wake for Calls {
 
 #[test]
 fn a_waker_may_call_the_stack() {
-    let (a, b) = stacks();
-    let (client, mut server) = pair(&a, &b);
-    let pool = pool();
+    let (_stacks, (client, mut server), sent) = cut_off();
+    let len = sent.len();
     let (told, hear) = channel();
     let calls = Arc::new(Calls {
         stream: client.try_clone().unwrap(),
@@ -78,10 +83,6 @@ fn a_waker_may_call_the_stack() {
         count: AtomicU32::new(0),
     });
     let waker = Waker::from(Arc::clone(&calls));
-    let data = pattern(1 << 20);
-    let mut sent = client.send_zerocopy_with_flags(chain(&pool, &data), SendFlags::DONTWAIT).unwrap();
-    drop(sent.take_rest());
-    let len = sent.len();
     let mut sent = pin!(sent);
     assert!(sent.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     server.read_exact(&mut vec![0; len]).unwrap();
@@ -94,7 +95,7 @@ fn a_waker_may_call_the_stack() {
 
 /// A waker that has the last handles of its stack.
 struct Last {
-    handles: Option<(onecopy_net::tcp::Stream, onecopy_net::Stack)>,
+    handles: Option<(Stream, Stack)>,
     told: std::sync::mpsc::Sender<Option<String>>,
 }
 
@@ -111,14 +112,9 @@ impl Drop for Last {
 
 #[test]
 fn a_stack_may_end_in_a_waker_that_its_own_thread_calls() {
-    let (a, b) = stacks();
-    let (client, mut server) = pair(&a, &b);
-    let pool = pool();
-    let (told, hear) = channel();
-    let data = pattern(1 << 20);
-    let mut sent = client.send_zerocopy_with_flags(chain(&pool, &data), SendFlags::DONTWAIT).unwrap();
-    drop(sent.take_rest());
+    let ([a, _b], (client, mut server), sent) = cut_off();
     let len = sent.len();
+    let (told, hear) = channel();
     let mut sent = pin!(sent);
     let waker = Waker::from(Arc::new(Last { handles: Some((client, a)), told }));
     assert!(sent.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -134,18 +130,13 @@ fn a_stack_may_end_in_a_waker_that_its_own_thread_calls() {
 /// Whoever waits himself takes the place of a task that asked before: what that one's waker had is dropped when no lock is held.
 #[test]
 fn a_waker_that_is_replaced_may_end_what_it_has() {
-    let (a, b) = stacks();
-    let (client, mut server) = pair(&a, &b);
-    let pool = pool();
-    let (told, hear) = channel();
-    let data = pattern(1 << 20);
-    let mut sent = client.send_zerocopy_with_flags(chain(&pool, &data), SendFlags::DONTWAIT).unwrap();
-    drop(sent.take_rest());
+    let ([a, _b], (client, mut server), mut sent) = cut_off();
     let len = sent.len();
+    let (told, hear) = channel();
     let waker = Waker::from(Arc::new(Last { handles: Some((client, a.clone())), told }));
     assert!(Pin::new(&mut sent).poll(&mut Context::from_waker(&waker)).is_pending());
     drop(waker);
-    // Nobody reads, and it is more than the peer's window.
+    // Nobody reads.
     let sent = sent.wait_for(Duration::from_millis(5)).unwrap_err();
     hear.try_recv().unwrap();
     server.read_exact(&mut vec![0; len]).unwrap();

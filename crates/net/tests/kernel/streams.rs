@@ -14,10 +14,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn bytes_go_both_ways_and_the_end_is_seen() {
@@ -350,6 +351,46 @@ fn a_shut_down_listener_wakes_who_waits() {
     // (Whether it waits already or not: it gets the same.)
     listener.shutdown().unwrap();
     assert_eq!(waiting.join().unwrap(), ErrorKind::InvalidInput);
+}
+
+/// Segments with data that a socket of the kernel's has received (include/uapi/linux/tcp.h: struct tcp_info, tcpi_data_segs_in).
+fn data_segments(of: &TcpStream) -> u32 {
+    let mut info = [0; 156];
+    onecopy_sys::sockopt::tcp_info(of.as_fd(), &mut info).unwrap();
+    u32::from_ne_bytes(*info.last_chunk().unwrap())
+}
+
+#[test]
+fn what_has_more_behind_it_leaves_with_that() {
+    const PIECES: usize = 10;
+    let Some(stack) = stack_with(ZeroCopy::Never, Wait::Block) else { return };
+    let data = pattern(PIECES * 100);
+    // Piece by piece, each when the kernel has the one before: in how many segments it came.
+    let segments = |flags: SendFlags| {
+        let (ours, mut theirs) = with_std(&stack);
+        ours.set_nodelay(true).unwrap();
+        let began = Instant::now();
+        for (n, piece) in data.chunks(100).enumerate() {
+            let last = n + 1 == PIECES;
+            let flags = if last { SendFlags::empty() } else { flags };
+            assert_eq!(ours.send_with_flags(piece, flags).unwrap(), 100);
+            until(|| ours.stats().kernel_copied == (n as u64 + 1) * 100);
+        }
+        let took = began.elapsed();
+        let mut all = vec![0; data.len()];
+        theirs.read_exact(&mut all).unwrap();
+        assert!(all == data);
+        (data_segments(&theirs), took)
+    };
+    assert_eq!(segments(SendFlags::empty()).0, PIECES as u32);
+    loop {
+        let (came, took) = segments(SendFlags::MORE);
+        if came == 1 {
+            return;
+        }
+        // The kernel waits for 200 ms, no longer (TCP_RTO_MIN): a machine may be that slow.
+        assert!(took > Duration::from_millis(150), "{came} segments in {took:?}");
+    }
 }
 
 #[test]

@@ -23,8 +23,9 @@ pub const ROW: Row = Row {
             opaque, a stand-in: a memfd that no process maps. tap: the kernel sends over a TAP; pair: another stack of the process, over a cable \
             in it; kernel: the kernel's TCP by io_uring, over a veth; tap/send and kernel/send: out of the device's memory to the kernel, and send-copy \
             first copies it to a buffer. Nobody looks at the bytes; cpu is the machine's, side that of the process that has the device, all its threads; copies: the \
-            socket's count of bytes that this program copied; tokens: what giving a token back costs, by a call for each (single) or for 64 (batched)",
-    metrics: &[Metric { name: "rate", unit: "MB/s", larger: true }, CPU_PER_GB, SIDE, COPIES, TOKEN],
+            socket's count of bytes that this program copied; tokens: what giving a token back costs, by a call for each (single), for 64 (batched), \
+            or by a push to a ring (ring), and taken: what whoever takes them out of it pays for each",
+    metrics: &[Metric { name: "rate", unit: "MB/s", larger: true }, CPU_PER_GB, SIDE, COPIES, TOKEN, TAKEN],
     share: 1.0,
     cases,
     workers: &[("devmem/tap", ours::over_tap), ("devmem/pair", ours::over_pair)],
@@ -33,6 +34,7 @@ pub const ROW: Row = Row {
 
 const SIDE: Metric = Metric { name: "side", unit: "CPU s/GB", larger: false };
 const TOKEN: Metric = Metric { name: "token", unit: "ns", larger: false };
+const TAKEN: Metric = Metric { name: "taken", unit: "ns", larger: false };
 const COPIES: Metric = Metric { name: "copies", unit: "copies/byte", larger: false };
 
 /// What each socket is asked to have as its buffers; Linux doubles it, and so do we.

@@ -1,4 +1,4 @@
-//! What giving a token back costs: each by a call of its own, or many by one.
+//! What giving a token back costs: each by a call of its own, many by one, or without a call.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -7,12 +7,12 @@ use anyhow::{Result, bail, ensure};
 use onecopy::RecvFlags;
 use onecopy::advanced::link::Tap;
 use onecopy::advanced::pool::{DeviceId, DeviceMemory};
-use onecopy::devmem::{Binding, Frag, TokenRange};
+use onecopy::devmem::{Binding, Frag, RefillRing, TokenRange};
 use onecopy::tcp::{Listener, Stream};
 use onecopy::{Stack, Wait};
 
-use super::TOKEN;
-use crate::row::{Case, Context, Sample, Scale, Session, Work};
+use super::{TAKEN, TOKEN};
+use crate::row::{Case, Context, Reach, Sample, Scale, Session, Work};
 use crate::rows::pinned::pinned;
 
 /// Ranges that a call takes.
@@ -28,23 +28,33 @@ pub fn case(scale: Scale) -> Case {
     let least = if scale == Scale::Smoke { 10 } else { 1000 };
     Case {
         name: "tokens".to_owned(),
-        engines: vec!["single", "batched"],
+        engines: vec!["single", "batched", "ring"],
         baseline: "single",
-        reach: Vec::new(),
+        reach: vec![Reach::ratio("ring", TOKEN.name, 1.0, &["batched"])],
         work: Work { warmup: 10, least, most: 100_000, step: 1 },
         open: Box::new(|context: &Context, engine| {
-            let batched = match engine {
-                "single" => false,
-                "batched" => true,
+            let how = match engine {
+                "single" => How::Single,
+                "batched" => How::Batched,
+                "ring" => How::Ring,
                 other => bail!("there is no engine {other}"),
             };
-            pinned(context, || Tokens::open(batched))
+            pinned(context, || Tokens::open(how))
         }),
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Single,
+    Batched,
+    Ring,
+}
+
 struct Tokens {
-    batched: bool,
+    how: How,
+    /// Of [`How::Ring`] alone.
+    ring: Option<RefillRing>,
     sender: Stream,
     receiver: Stream,
     memory: DeviceMemory,
@@ -54,7 +64,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    fn open(batched: bool) -> Result<Tokens> {
+    fn open(how: How) -> Result<Tokens> {
         let (a, b) = Tap::cable(1500)?;
         let stack = |tap, address| Stack::builder().link(tap).address(address).wait(Wait::Block).build();
         let (near, far) = (stack(a, "10.77.0.1/24")?, stack(b, "10.77.0.2/24")?);
@@ -65,11 +75,11 @@ impl Tokens {
         let listener = Listener::bind(&far, at)?;
         let sender = Stream::connect(&near, at)?;
         let (receiver, _) = listener.accept()?;
-        Ok(Tokens { batched, sender, receiver, memory, _binding: binding, _stacks: [near, far] })
-    }
-
-    fn at_a_time(&self) -> usize {
-        if self.batched { MOST } else { 1 }
+        let ring = match how {
+            How::Ring => Some(receiver.refill_ring(2 * MANY as u32)?),
+            _ => None,
+        };
+        Ok(Tokens { how, ring, sender, receiver, memory, _binding: binding, _stacks: [near, far] })
     }
 
     /// Has [`MANY`] tokens, or a few more.
@@ -89,19 +99,43 @@ impl Tokens {
         Ok(frags)
     }
 
-    /// Gives them back: in how many seconds.
-    fn give_back(&self, frags: &[Frag]) -> Result<f64> {
+    /// Gives them back: in how many seconds, and how many it takes to take them in where that is done later.
+    fn give_back(&mut self, frags: &[Frag]) -> Result<(f64, f64)> {
+        if let Some(ring) = &mut self.ring {
+            return push(ring, &self.receiver, frags);
+        }
+        let at_a_time = if self.how == How::Batched { MOST } else { 1 };
         let range = |frag: &Frag| TokenRange { start: frag.token, count: 1 };
         let ranges: Vec<TokenRange> = frags.iter().map(range).collect();
         let began = Instant::now();
         let mut free = 0;
-        for ranges in ranges.chunks(self.at_a_time()) {
+        for ranges in ranges.chunks(at_a_time) {
             free += self.receiver.dont_need(ranges)?;
         }
         let seconds = began.elapsed().as_secs_f64();
         ensure!(free == frags.len(), "{free} of {} were given back", frags.len());
-        Ok(seconds)
+        Ok((seconds, 0.0))
     }
+}
+
+/// Gives tokens back one by one, and has them taken in: in how many seconds each.
+fn push(ring: &mut RefillRing, receiver: &Stream, frags: &[Frag]) -> Result<(f64, f64)> {
+    let before = ring.stats();
+    ensure!(before.taken == before.pushed, "the ring is not empty: {before:?}");
+    let began = Instant::now();
+    for frag in frags {
+        ring.push(frag.token);
+    }
+    let giving = began.elapsed().as_secs_f64();
+    let stats = ring.stats();
+    ensure!((stats.taken, stats.full) == (before.taken, 0), "a push was a call: {stats:?}");
+    let began = Instant::now();
+    receiver.dont_need(&[])?;
+    let taking = began.elapsed().as_secs_f64();
+    let stats = ring.stats();
+    ensure!(stats.taken == stats.pushed, "{stats:?} behind a call");
+    ensure!(stats.passed_over == before.passed_over, "a token was nobody's: {stats:?}");
+    Ok((giving, taking))
 }
 
 impl Session for Tokens {
@@ -119,17 +153,25 @@ impl Session for Tokens {
     }
 
     fn run(&mut self, work: u64) -> Result<Sample> {
-        let (mut seconds, mut tokens) = (0.0, 0);
+        let (mut giving, mut taking, mut tokens) = (0.0, 0.0, 0);
         for _ in 0..work {
             let frags = self.receive()?;
-            seconds += self.give_back(&frags)?;
+            let (given, taken) = self.give_back(&frags)?;
+            giving += given;
+            taking += taken;
             tokens += frags.len();
         }
-        let values = vec![(TOKEN.name, seconds * 1e9 / tokens as f64)];
-        Ok(Sample {
-            seconds,
-            values,
-            settings: vec![("tokens a call".to_owned(), self.at_a_time().min(MANY).to_string())],
-        })
+        let each = |seconds: f64| seconds * 1e9 / tokens as f64;
+        let mut values = vec![(TOKEN.name, each(giving))];
+        if self.how == How::Ring {
+            values.push((TAKEN.name, each(taking)));
+        }
+        let at_a_time = match self.how {
+            How::Single => "1".to_owned(),
+            How::Batched => MANY.to_string(),
+            How::Ring => "none".to_owned(),
+        };
+        let settings = vec![("tokens a call".to_owned(), at_a_time)];
+        Ok(Sample { seconds: giving, values, settings })
     }
 }

@@ -18,6 +18,9 @@ LIBRARY = os.environ.get("ONECOPY_STAND_IN_LIBRARY")
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 SERVER = "tcp://10.0.0.2:5201"
 
+# A page. (Of smaller pieces several share one, which is not used again before all are gone.)
+PIECE = 4096
+
 pytestmark = pytest.mark.skipif(
     LIBRARY is None, reason="ONECOPY_STAND_IN_LIBRARY does not name the stand-in for libcuda"
 )
@@ -56,6 +59,12 @@ class Driver:
         """A copy on the device, which a stream comes to some time."""
         self.call("cuMemcpyDtoDAsync_v2", to, source, size, stream)
 
+    def keep_busy(self, stream: int) -> None:
+        """Puts work into the stream, so that what comes behind it is late."""
+        room = self.memory(2 * PIECE)
+        for _ in range(200):
+            self.copy(room, room + PIECE, PIECE, stream)
+
     def read(self, source: int, size: int, stream: int) -> bytes:
         """What is there when the stream has come to it."""
         room = ctypes.create_string_buffer(size)
@@ -78,7 +87,8 @@ class World:
     def __init__(self, size: int = 64 << 10) -> None:
         """The least memory: the same pages are used again and again."""
         self.driver = Driver()
-        self.near, self.far = onecopy.Stack.pair()
+        # A packet has a page at least, and so a fragment of PIECE bytes is one, in a page of its own.
+        self.near, self.far = onecopy.Stack.pair(mtu=9000)
         self.far.set_queues(2)
         self.far.steer(SERVER, 1)
         self.memory = onecopy.DeviceMemory.cuda(size)
@@ -98,8 +108,8 @@ class World:
         """Fills all of the memory that is free, some times over."""
         self.sender.settimeout(60)
         for _ in range(40):
-            self.sender.sendall(b"\xee" * 4096)
-            left = 4096
+            self.sender.sendall(b"\xee" * PIECE)
+            left = PIECE
             while left:
                 with self.receiver.recv_frags(left) as frags:
                     left -= len(frags)
@@ -255,12 +265,13 @@ def test_payload_comes_to_the_device(world: World) -> None:
 
 
 def test_the_array_interface_has_the_address_and_keeps_the_page(world: World) -> None:
-    fragment = world.fragment(b"0123456789")
+    data = bytes(range(256)) * 16
+    fragment = world.fragment(data)
     assert world.memory.address is not None
     interface = fragment.__cuda_array_interface__
     at = world.memory.address + fragment.offset
     assert interface == {
-        "shape": (10,),
+        "shape": (PIECE,),
         "typestr": "|u1",
         "data": (at, False),
         "strides": None,
@@ -268,17 +279,18 @@ def test_the_array_interface_has_the_address_and_keeps_the_page(world: World) ->
         "stream": None,
     }
     # Who has the address looks at the bytes on its own stream, when the token is long gone.
-    stream, theirs = world.driver.stream(), world.driver.memory(10)
+    stream, theirs = world.driver.stream(), world.driver.memory(PIECE)
     assert world.receiver.dont_need([fragment]) == 1
     world.overwrite()
-    assert world.driver.read(at, 10, stream) == b"0123456789"
+    assert world.driver.read(at, PIECE, stream) == data
     with pytest.raises(ValueError, match="given back"):
         _ = fragment.__cuda_array_interface__
     # And what it has put into a stream is done before the page is used again.
-    world.driver.copy(theirs, at, 10, stream)
+    world.driver.keep_busy(stream)
+    world.driver.copy(theirs, at, PIECE, stream)
     del fragment
     world.overwrite()
-    assert world.driver.read(theirs, 10, stream) == b"0123456789"
+    assert world.driver.read(theirs, PIECE, stream) == data
 
 
 @pytest.mark.parametrize("version", [None, (0, 8), (1, 0), (2, 3)])
@@ -338,7 +350,8 @@ def test_the_token_goes_back_once_with_the_last_who_looks(world: World, way: str
 
 @pytest.mark.parametrize("early", ["token", "connection", "binding"])
 def test_a_tensor_keeps_its_bytes_whatever_else_goes(world: World, early: str) -> None:
-    fragment = world.fragment(b"0123456789")
+    data = bytes(range(256)) * 16
+    fragment = world.fragment(data)
     taken = take(fragment.__dlpack__(stream=1))
     if early == "token":
         assert world.receiver.dont_need([fragment.token]) == 1
@@ -353,7 +366,7 @@ def test_a_tensor_keeps_its_bytes_whatever_else_goes(world: World, early: str) -
         world.overwrite()
     del fragment
     free = world.memory.free
-    assert world.driver.read(taken.data, 10, world.driver.stream()) == b"0123456789"
+    assert world.driver.read(taken.data, PIECE, world.driver.stream()) == data
     taken.delete()
     if early != "binding":  # (there a page of which something is left is not taken on)
         assert world.memory.free >= free
@@ -363,32 +376,35 @@ def test_a_tensor_keeps_its_bytes_whatever_else_goes(world: World, early: str) -
 @pytest.mark.parametrize("stream", ["None", "legacy", "per thread", "own", "own and apart"])
 def test_what_lands_next_waits_for_the_takers_stream(world: World, stream: str) -> None:
     """The taker drops its tensor while its stream has yet to read it."""
-    theirs = world.driver.memory(10)
+    theirs = world.driver.memory(PIECE)
     for seed in range(10):
         world.driver.set("seed", seed)
-        handle = world.driver.stream(apart="apart" in stream)
-        given = {"None": None, "legacy": 1, "per thread": 2}.get(stream, handle)
-        data = b"turn %5d" % seed
+        default = {"None": 1, "legacy": 1, "per thread": 2}
+        handle = default.get(stream) or world.driver.stream(apart="apart" in stream)
+        given = None if stream == "None" else handle
+        data = (b"turn %5d" % seed).ljust(PIECE)
         fragment = world.fragment(data)
         taken = take(fragment.__dlpack__(stream=given, max_version=(1, 0)))
-        world.driver.copy(theirs, taken.data, 10, handle)
+        world.driver.keep_busy(handle)
+        world.driver.copy(theirs, taken.data, PIECE, handle)
         del fragment
         taken.delete()
         assert world.receiver.tokens_held == 0
         world.overwrite()
-        assert world.driver.read(theirs, 10, handle) == data, seed
+        assert world.driver.read(theirs, PIECE, handle) == data, seed
     assert world.driver.get("current") == 0
 
 
 def test_a_stream_that_cannot_be_ordered_keeps_the_page_for_good(world: World) -> None:
-    fragment = world.fragment(b"0123456789")
+    data = bytes(range(256)) * 16
+    fragment = world.fragment(data)
     at = fragment.__cuda_array_interface__["data"][0]
     world.driver.library.onecopy_stand_in_fail(b"cuEventRecord", 0, 1, 999)
     del fragment
     world.driver.library.onecopy_stand_in_fail(b"cuEventRecord", 0, 0, 0)
     assert world.receiver.tokens_held == 0
     world.overwrite()
-    assert world.driver.read(at, 10, world.driver.stream()) == b"0123456789"
+    assert world.driver.read(at, PIECE, world.driver.stream()) == data
 
 
 @pytest.mark.parametrize("name", ["device_to_device", "into_device"])

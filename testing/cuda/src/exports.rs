@@ -5,7 +5,7 @@
 //! Of each function: pointers that it writes through or reads from are valid for that, as cuda.h says. Handles and device addresses are looked up,
 //! and refused where there are none.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::rc::Rc;
 use std::{ptr, slice};
@@ -21,6 +21,25 @@ type Done = Result<(), c_int>;
 thread_local! {
     /// The contexts that this thread has pushed.
     static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+thread_local! {
+    /// This thread's own default stream, once something was put into it.
+    static OWN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// CU_STREAM_LEGACY and CU_STREAM_PER_THREAD, the names of default streams that are no handles. (0, the other name of the first, is the machine's own.)
+fn named(machine: &mut Locked, stream: u64) -> u64 {
+    match stream {
+        1 => 0,
+        2 if OWN.get() == 0 => {
+            // In step with the legacy one, as any stream that was not made apart.
+            OWN.set(machine.new_stream(false));
+            OWN.get()
+        }
+        2 => OWN.get(),
+        handle => handle,
+    }
 }
 
 /// How many contexts this thread has pushed and not popped.
@@ -145,6 +164,7 @@ export! {
         give(to, machine.memory.alias(at).ok_or(INVALID_VALUE)?)
     });
     fn cuMemcpyHtoDAsync_v2(to: u64, from: usize, len: usize, stream: u64) = inside(|machine| {
+        let stream = named(machine, stream);
         machine.memory.resolve(to, len).ok_or(INVALID_VALUE)?;
         let op = if machine.memory.is_pinned(from, len) {
             Op::In { to, from, len }
@@ -154,23 +174,34 @@ export! {
         machine.accept(stream, op)
     });
     fn cuMemcpyDtoHAsync_v2(to: usize, from: u64, len: usize, stream: u64) = inside(|machine| {
+        let stream = named(machine, stream);
         machine.memory.resolve(from, len).ok_or(INVALID_VALUE)?;
         machine.accept(stream, Op::Out { to, from, len })?;
         // To pageable memory it returns only when it is done.
         if machine.memory.is_pinned(to, len) { Ok(()) } else { machine.finish_stream(stream) }
     });
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, len: usize, stream: u64) = inside(|machine| {
+        let stream = named(machine, stream);
         machine.memory.resolve(from, len).ok_or(INVALID_VALUE)?;
         machine.memory.resolve(to, len).ok_or(INVALID_VALUE)?;
         machine.accept(stream, Op::Within { to, from, len })
     });
     fn cuStreamCreate(stream: *mut u64, flags: c_uint) = inside(|machine| give(stream, machine.new_stream(flags & 1 != 0)));
     fn cuStreamDestroy_v2(stream: u64) = inside(|machine| machine.end_stream(stream));
-    fn cuStreamSynchronize(stream: u64) = inside(|machine| machine.finish_stream(stream));
-    fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) = inside(|machine| machine.wait(stream, event));
+    fn cuStreamSynchronize(stream: u64) = inside(|machine| {
+        let stream = named(machine, stream);
+        machine.finish_stream(stream)
+    });
+    fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) = inside(|machine| {
+        let stream = named(machine, stream);
+        machine.wait(stream, event)
+    });
     fn cuEventCreate(event: *mut u64, _flags: c_uint) = inside(|machine| give(event, machine.new_event()));
     fn cuEventDestroy_v2(event: u64) = inside(|machine| machine.end_event(event));
-    fn cuEventRecord(event: u64, stream: u64) = inside(|machine| machine.record(event, stream));
+    fn cuEventRecord(event: u64, stream: u64) = inside(|machine| {
+        let stream = named(machine, stream);
+        machine.record(event, stream)
+    });
     fn cuEventQuery(event: u64) = inside(|machine| machine.query(event));
     fn cuEventSynchronize(event: u64) = inside(|machine| machine.finish_event(event));
     fn cuEventElapsedTime(ms: *mut f32, from: u64, to: u64) = inside(|machine| {
@@ -250,6 +281,7 @@ unsafe extern "C" fn cuLaunchKernel(
             u64::from_le_bytes(bytes)
         };
         let arguments = kernel.parameters().enumerate().map(read).collect();
+        let stream = named(machine, stream);
         machine.accept(stream, Op::Launch { kernel, grid: (grid_x, grid_y), threads: block_x, arguments })
     })
 }

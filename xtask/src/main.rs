@@ -15,6 +15,7 @@ mod fuzz;
 mod gpu_check;
 mod man;
 mod packetdrill;
+mod python;
 mod results;
 mod shell;
 mod soak;

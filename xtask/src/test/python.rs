@@ -1,43 +1,50 @@
-//! The Python package: built by cargo, laid out as a wheel would install it, then its own tests, and mypy on its types.
+//! The Python package: a wheel of it, made by maturin and installed in a fresh environment; its own tests on that, and mypy on its types.
 //!
-//! No maturin is needed for that. What Python itself lacks (pytest, mypy, numpy, torch) is said to be lacking. A free-threaded Python, which does not load
-//! the same library, gets one of its own, and the same tests.
+//! Where there is no maturin, the tests run on what cargo built, laid out as a wheel would install it. What Python itself lacks (pytest, mypy, numpy, torch) is said to
+//! be lacking. A free-threaded Python, which does not load the same library, gets a wheel of its own, and the same tests.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::Outcome;
+use crate::python::{self, Python};
 use crate::shell::{self, command, run as sh};
-
-/// Seconds that the tests may take before they count as hung.
-const LIMIT: &str = "600";
 
 /// By which names a free-threaded Python goes (PEP 703), of the versions that PyO3 knows.
 const FREE_THREADED: [&str; 2] = ["python3.14t", "python3.15t"];
 
 pub fn run() -> Result<Outcome> {
-    let modern = ["-c", "import sys; sys.exit(sys.version_info < (3, 11))"];
-    if !command("python3", modern).status().is_ok_and(|status| status.success()) {
+    if !python::is_there() {
         return Ok(Outcome::Skipped("python3 is not installed, or is older than 3.11".into()));
     }
     let packages = ["onecopy-python", "onecopy-cli", "onecopy-cuda-stand-in"];
     let packages = packages.iter().flat_map(|package| ["--package", package]);
     sh(command("cargo", ["build", "--quiet", "--lib", "--bins"]).args(packages))?;
     sh(&mut command("cargo", ["build", "--quiet", "--package", "onecopy-python", "--examples"]))?;
-    let python = Python { program: "python3", at: shell::target().join("python") };
-    python.lay_out(&shell::target(), "_onecopy.abi3.so")?;
+    let mut lacking = Vec::new();
+    let target = shell::target();
+    let wheel = python::wheel("python3", &target.join("wheels"), &target)?;
+    let python = match &wheel {
+        Some(wheel) => {
+            // One for 3.11 and all later ones, on any Linux whose glibc is new enough.
+            fits(wheel, |python, abi| (python, abi) == ("cp311", "abi3"))?;
+            Python::installed("python3", target.join("python"), wheel)?
+        }
+        None => {
+            lacking.push("maturin (so no wheel was made)".to_owned());
+            Python::laid_out("python3", target.join("python"), &target.join("debug"), "_onecopy.abi3.so")?
+        }
+    };
     sh(&mut python.command(&["-W", "error", "-c", "import onecopy; onecopy.pair()"]))?;
 
-    let mut lacking: Vec<String> = ["mypy", "numpy", "torch"]
-        .iter()
-        .filter(|module| !python.has(module))
-        .map(|module| (*module).to_owned())
-        .collect();
+    let modules = ["mypy", "numpy", "torch"].iter().filter(|module| !python.has(module));
+    lacking.extend(modules.map(|module| (*module).to_owned()));
     if python.has("mypy") {
-        sh(&mut python.command(&["-m", "mypy", "--cache-dir", "mypy-cache"]))?;
+        for what in [&["--package", "onecopy"][..], &["tests"]] {
+            sh(python.command(&["-m", "mypy", "--cache-dir", "mypy-cache"]).args(what))?;
+        }
         let allowed = ["--allowlist", "tests/stubtest-allowlist.txt", "--ignore-unused-allowlist"];
         sh(python.command(&["-m", "mypy.stubtest", "onecopy"]).args(allowed))?;
     }
@@ -46,7 +53,7 @@ pub fn run() -> Result<Outcome> {
             "pytest is not installed: `python3 -m pip install pytest mypy numpy`".into(),
         ));
     }
-    let mut count = python.test()?;
+    let mut count = test(&python)?;
     match free_threaded()? {
         Ok(more) => count += more,
         Err(lacks) => lacking.push(lacks),
@@ -62,77 +69,50 @@ fn free_threaded() -> Result<Result<u64, String>> {
     };
     // In a folder of its own: PyO3 is built for the one Python or for the other.
     let target = shell::target().join("python-free-threaded");
-    let build = ["build", "--quiet", "--package", "onecopy-python", "--lib"];
-    sh(command("cargo", build).env("PYO3_PYTHON", program).env("CARGO_TARGET_DIR", &target))?;
-    let python = Python { program, at: target.join("python") };
-    python.lay_out(&target, "_onecopy.so")?;
+    let python = match python::wheel(program, &target.join("wheels"), &target)? {
+        Some(wheel) => {
+            // As "cp314-cp314t".
+            fits(&wheel, |python, abi| abi.strip_suffix('t') == Some(python))?;
+            Python::installed(program, target.join("python"), &wheel)?
+        }
+        None => {
+            let build = ["build", "--quiet", "--package", "onecopy-python", "--lib"];
+            sh(command("cargo", build).env("PYO3_PYTHON", program).env("CARGO_TARGET_DIR", &target))?;
+            Python::laid_out(program, target.join("python"), &target.join("debug"), "_onecopy.so")?
+        }
+    };
     // A module that does not say that it can do without the lock would bring it back.
     let free = "import sys, onecopy; onecopy.pair(); sys.exit(sys._is_gil_enabled())";
     sh(&mut python.command(&["-W", "error", "-c", free]))?;
     if !python.has("pytest") {
         return Ok(Err(format!("pytest of {program}")));
     }
-    Ok(Ok(python.test()?))
+    Ok(Ok(test(&python)?))
 }
 
-/// A Python, and where the package is laid out for it.
-struct Python {
-    program: &'static str,
-    at: PathBuf,
+/// Whether a wheel is for the Pythons that it is to be for, and for other machines than this one.
+fn fits(wheel: &Path, right: impl FnOnce(&str, &str) -> bool) -> Result<()> {
+    let [python, abi, platform] = python::tags(wheel)?;
+    ensure!(right(&python, &abi), "{} is for another Python", wheel.display());
+    ensure!(platform.starts_with("manylinux_"), "{} is for this machine alone (PEP 600)", wheel.display());
+    Ok(())
 }
 
-impl Python {
-    /// It finds what was built here, and not a package that is installed elsewhere.
-    fn command(&self, args: &[&str]) -> Command {
-        let mut python = command("timeout", ["--kill-after=5", LIMIT, self.program, "-B"]);
-        python.args(args).current_dir(&self.at).env("PYTHONPATH", &self.at);
-        python.env("ONECOPY", shell::target().join("debug/onecopy"));
-        python.env("ONECOPY_LENDER", shell::target().join("debug/examples/onecopy-lender"));
-        let stand_in = shell::target().join("debug/libonecopy_cuda_stand_in.so");
-        python.env("ONECOPY_STAND_IN_LIBRARY", stand_in);
-        python
-    }
+/// Runs the tests; returns how many passed.
+fn test(python: &Python) -> Result<u64> {
+    let pytest = ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--basetemp", "t"];
+    let said = shell::output(told(&mut python.command(&pytest)))?;
+    print!("{said}");
+    let count = passed(&said);
+    ensure!(count > 0, "pytest ran no test");
+    Ok(count)
+}
 
-    fn has(&self, module: &str) -> bool {
-        self.command(&["-c", &format!("import {module}")]).output().is_ok_and(|out| out.status.success())
-    }
-
-    /// Runs the tests; returns how many passed.
-    fn test(&self) -> Result<u64> {
-        let pytest = ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--basetemp", "t"];
-        let said = shell::output(&mut self.command(&pytest))?;
-        print!("{said}");
-        let count = passed(&said);
-        ensure!(count > 0, "pytest ran no test");
-        Ok(count)
-    }
-
-    /// Copies the package, its tests and the library that cargo built in `target`, as `library`, to where this Python finds them.
-    fn lay_out(&self, target: &Path, library: &str) -> Result<()> {
-        let at = &self.at;
-        if at.exists() {
-            fs::remove_dir_all(at).with_context(|| at.display().to_string())?;
-        }
-        let source = shell::root().join("python");
-        let folders = [("onecopy", source.join("package/onecopy")), ("tests", source.join("tests"))];
-        let examples = ("examples", shell::root().join("examples/python"));
-        for (folder, from) in folders.into_iter().chain([examples]) {
-            fs::create_dir_all(at.join(folder)).with_context(|| at.display().to_string())?;
-            for entry in fs::read_dir(&from).with_context(|| from.display().to_string())? {
-                let path = entry?.path();
-                if path.is_file() {
-                    fs::copy(&path, at.join(folder).join(path.file_name().unwrap_or_default()))?;
-                }
-            }
-        }
-        for file in ["pyproject.toml", "README.md"] {
-            fs::copy(source.join(file), at.join(file))?;
-        }
-        let built = target.join("debug/lib_onecopy.so");
-        let there = at.join("onecopy").join(library);
-        fs::copy(&built, there).with_context(|| built.display().to_string())?;
-        Ok(())
-    }
+/// Tells the tests of the programs that they start, and of the stand-in for CUDA's driver.
+fn told(command: &mut Command) -> &mut Command {
+    let built = |name: &str| -> PathBuf { shell::target().join("debug").join(name) };
+    command.env("ONECOPY", built("onecopy")).env("ONECOPY_LENDER", built("examples/onecopy-lender"));
+    command.env("ONECOPY_STAND_IN_LIBRARY", built("libonecopy_cuda_stand_in.so"))
 }
 
 /// The number before "passed" in pytest's last line.
@@ -145,12 +125,23 @@ fn passed(said: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::passed;
+    use super::{fits, passed};
+    use std::path::Path;
 
     #[test]
     fn pytests_last_line_is_read() {
         assert_eq!(passed("....\n27 passed, 1 skipped in 0.45s\n"), 27);
         assert_eq!(passed("..F\n1 failed, 4 passed in 0.19s\n"), 4);
         assert_eq!(passed("no tests ran in 0.00s\n"), 0);
+    }
+
+    #[test]
+    fn a_wheel_for_this_machine_or_another_python_is_refused() {
+        let of = |name: &str| fits(Path::new(name), |python, abi| (python, abi) == ("cp311", "abi3"));
+        of("onecopy-0.1.0-cp311-abi3-manylinux_2_34_x86_64.whl").unwrap();
+        let here = of("onecopy-0.1.0-cp311-abi3-linux_x86_64.whl").unwrap_err().to_string();
+        assert!(here.ends_with("is for this machine alone (PEP 600)"), "{here}");
+        let other = of("onecopy-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl").unwrap_err().to_string();
+        assert!(other.ends_with("is for another Python"), "{other}");
     }
 }

@@ -48,6 +48,11 @@ pub fn run() -> Result<Outcome> {
         let allowed = ["--allowlist", "tests/stubtest-allowlist.txt", "--ignore-unused-allowlist"];
         sh(python.command(&["-m", "mypy.stubtest", "onecopy"]).args(allowed))?;
     }
+    if python.has("numpy") {
+        // Every engine of the bench row, for a moment; no figure is judged.
+        let row = shell::root().join("bench/python/row.py");
+        sh(python.command(&[]).arg(row).args(["--quick", "--rounds", "1"]))?;
+    }
     if !python.has("pytest") {
         return Ok(Outcome::Skipped(
             "pytest is not installed: `python3 -m pip install pytest mypy numpy`".into(),

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import json
 import os
 import pathlib
 import subprocess
@@ -415,6 +416,21 @@ def test_the_example_runs_on_a_device(name: str) -> None:
         [sys.executable, EXAMPLES / f"{name}.py"], env=environment, capture_output=True, text=True, timeout=120
     )
     assert ran.returncode == 0 and "cuda 0" in ran.stdout, ran.stdout + ran.stderr
+
+
+def test_the_check_for_a_gpu_passes_and_says_on_what() -> None:
+    assert LIBRARY is not None
+    environment = {**os.environ, "ONECOPY_CUDA_LIBRARY": LIBRARY}
+    command = [sys.executable, str(EXAMPLES / "gpu_check.py"), "--need-gpu"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    rows = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert ran.returncode == 0 and len(rows) >= 7, ran.stdout + ran.stderr
+    assert all(row["ok"] and row["stand_in"] for row in rows) and "stand-in" in ran.stderr
+    # Where there is none it fails, if it is asked to.
+    ran = subprocess.run(
+        command, env={**environment, "ONECOPY_CUDA_LIBRARY": "/nowhere"}, capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 1 and "no GPU was checked" in ran.stderr
 
 
 def test_the_interpreter_ends_while_tensors_live() -> None:

@@ -1,27 +1,27 @@
-//! Checks every path to a CUDA device against sums that the CPU computes, and prints a row for each as JSON: what `cargo xtask gpu-check` runs.
+//! Checks every path to a CUDA device, and from it, against sums that the CPU computes, and prints a row for each as JSON: what `cargo xtask gpu-check` runs.
+//! Then it times the receive beside what programs do today, and says what onecopy must reach there.
 //!
 //! Without a driver or a device it says what is needed, and exits with 1 (where it is started with `--need-gpu`; else with 0, as an
-//! example that has nothing to do).
+//! example that has nothing to do). On the stand-in for a driver (testing/cuda) each row says so, and no figure has a verdict: none means anything.
 
-use std::io::IoSlice;
-use std::net::{Shutdown, SocketAddr};
+mod paths;
+mod program;
+mod rivals;
+mod world;
+
 use std::process::ExitCode;
 use std::time::Instant;
 
-use onecopy::advanced::link::Tap;
-use onecopy::advanced::pool::provider::Heap;
-use onecopy::advanced::pool::{DeviceMemory, PagePool, Part, PoolConfig};
+use onecopy::advanced::pool::{DeviceMemory, PoolConfig};
 use onecopy::cuda::{Cuda, Driver, Report, Settings, Way};
-use onecopy::{Stack, tcp};
+
+use paths::{Bench, CHECKS};
+use program::Program;
+use rivals::{Engine, REACH};
 
 type Checked<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// A path: checks that so many bytes arrive in the memory, and says how many seconds they took.
-type Check = fn(&DeviceMemory, usize) -> Checked<f64>;
-
-const CHECKS: [(&str, Check); 3] = [("pages", pages), ("write and read", direct), ("TCP", tcp)];
-
-/// Bytes of the device's memory.
+/// Pages of the device's memory.
 const PAGES: u32 = 2048;
 
 /// What each path carries.
@@ -38,36 +38,66 @@ fn main() -> ExitCode {
         }
     };
     let bytes = if quick { BYTES / 16 } else { BYTES };
-    let mut failed = 0;
+    let (mut failed, mut missed, mut stand_in) = (0, 0, false);
     for device in 0..driver.devices() {
-        let settings = || Settings::new(device).driver(driver.clone());
-        let ways = Way::ALL.map(|way| (way.to_string(), settings().way(way)));
-        let ways = [("calibrated".to_owned(), settings())].into_iter().chain(ways);
+        let settings = Settings::new(device).driver(driver.clone());
+        let program = match Program::new(&driver, device) {
+            Ok(program) => program,
+            Err(error) => {
+                eprintln!("device {device} cannot be used: {error}");
+                return ExitCode::FAILURE;
+            }
+        };
+        stand_in = program.on_stand_in();
+        let ways = Way::ALL.map(|way| (way.to_string(), settings.clone().way(way)));
+        let ways = [("calibrated".to_owned(), settings.clone())].into_iter().chain(ways);
         for (name, settings) in ways {
             for (path, check) in CHECKS {
                 let began = Instant::now();
-                let done = Cuda::open(settings.clone()).map_err(Into::into).and_then(|cuda| {
-                    let memory = DeviceMemory::new(PoolConfig::new().limit(PAGES), cuda.clone())?;
-                    let took = check(&memory, bytes)?;
-                    Ok::<_, Box<dyn std::error::Error>>((took, cuda.report()))
+                let head = format!(
+                    r#"{{"device":{device},"stand_in":{stand_in},"way":"{name}","path":"{path}","ok""#
+                );
+                let done = with_memory(&settings, &program, bytes, |bench| {
+                    let carried = check(bench)?;
+                    Ok((carried, bench.cuda.report()))
                 });
                 match done {
-                    Ok((took, report)) => row(device, &name, path, bytes, took, &report),
+                    Ok((carried, report)) => row(&head, carried, &report),
                     Err(error) => {
                         failed += 1;
-                        let text = error.to_string().replace(['"', '\\'], "'");
-                        println!(
-                            r#"{{"device":{device},"way":"{name}","path":"{path}","ok":false,"error":"{text}"}}"#
-                        );
+                        println!(r#"{head}:false,"error":"{}"}}"#, quoted(&*error));
                     }
                 }
                 eprintln!("device {device}, {name}, {path}: {:.1} s", began.elapsed().as_secs_f64());
             }
         }
-        match Cuda::open(settings()) {
+        // So that a round takes some tenths of a second on hardware.
+        let (bytes, rounds) = if quick {
+            (bytes, 1)
+        } else if stand_in {
+            (8 << 20, 1)
+        } else {
+            (1 << 30, 5)
+        };
+        match with_memory(&settings, &program, bytes, |bench| rivals::measure(bench, rounds)) {
+            Ok(figures) => missed += beside(device, stand_in, rounds, &figures),
+            Err(error) => {
+                failed += 1;
+                println!(
+                    r#"{{"device":{device},"stand_in":{stand_in},"case":"pair","ok":false,"error":"{}"}}"#,
+                    quoted(&*error)
+                );
+            }
+        }
+        match Cuda::open(settings) {
             Ok(cuda) => eprintln!("{}", cuda.report().costs),
             Err(error) => eprintln!("{error}"),
         }
+    }
+    if stand_in {
+        eprintln!("this was the stand-in for a driver: sums were compared, and no figure means anything");
+    } else if missed > 0 {
+        eprintln!("{missed} demands were not reached");
     }
     if failed > 0 {
         eprintln!("{failed} checks failed");
@@ -76,123 +106,51 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn row(device: u32, name: &str, path: &str, bytes: usize, took: f64, report: &Report) {
+/// Does something with memory of its own on the device.
+fn with_memory<R>(
+    settings: &Settings,
+    program: &std::rc::Rc<Program>,
+    bytes: usize,
+    act: impl FnOnce(&Bench<'_>) -> Checked<R>,
+) -> Checked<R> {
+    let cuda = Cuda::open(settings.clone())?;
+    let memory = DeviceMemory::new(PoolConfig::new().limit(PAGES), cuda.clone())?;
+    act(&Bench { cuda: &cuda, memory: &memory, settings, program, bytes })
+}
+
+fn quoted(error: &dyn std::error::Error) -> String {
+    error.to_string().replace(['"', '\\'], "'")
+}
+
+/// What a path did, and by which ways.
+fn row(head: &str, (bytes, took): (usize, f64), report: &Report) {
     let Report { device: model, driver: (major, minor), pageable, launches, copies, waited, redone, .. } =
         report;
     let [copied, gathered, spanned] = report.bytes;
     println!(
-        r#"{{"device":{device},"model":"{model}","driver":"{major}.{minor}","way":"{name}","path":"{path}","ok":true,"bytes":{bytes},"gbps":{:.3},"by_copies":{copied},"by_gather":{gathered},"by_span":{spanned},"pageable":{pageable},"copies":{copies},"launches":{launches},"waited":{waited},"redone":{redone}}}"#,
+        r#"{head}:true,"model":"{model}","driver":"{major}.{minor}","bytes":{bytes},"gbps":{:.3},"by_copies":{copied},"by_gather":{gathered},"by_span":{spanned},"pageable":{pageable},"copies":{copies},"launches":{launches},"waited":{waited},"redone":{redone}}}"#,
         bytes as f64 * 8.0 / took / 1e9
     );
 }
 
-/// Bytes that depend on where they are.
-fn pattern(from: usize, len: usize) -> Vec<u8> {
-    (from as u64..(from + len) as u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
-}
-
-/// A sum that sees an exchange of two bytes, too.
-fn sum(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
-}
-
-fn same(what: &str, got: &[u8], wanted: &[u8]) -> Checked<()> {
-    let (got, wanted) = (sum(got), sum(wanted));
-    if got == wanted {
-        Ok(())
-    } else {
-        Err(format!("{what}: the sum is {got:016x} and not {wanted:016x}").into())
+/// The engines' rows, and what onecopy must reach beside its rivals: how often it does not. On the stand-in there is no verdict.
+fn beside(device: u32, stand_in: bool, rounds: usize, figures: &[rivals::Figures; 3]) -> usize {
+    for (engine, figures) in Engine::ALL.iter().zip(figures) {
+        println!(
+            r#"{{"device":{device},"stand_in":{stand_in},"case":"pair","engine":"{engine}","ok":true,"gbps":{:.3},"cpu_ns_per_kb":{:.1},"rounds":{rounds}}}"#,
+            figures.rate * 8.0 / 1e9,
+            figures.cpu * 1e12
+        );
     }
-}
-
-/// Pinned pages of the host's, in parts of odd lengths at odd places, to places that are aligned and that are not.
-fn pages(memory: &DeviceMemory, bytes: usize) -> Checked<f64> {
-    let host = PagePool::new(PoolConfig::new().order(2).limit(1024), Heap::new())?;
-    let len = memory.len() as usize;
-    let mut model = pattern(0, len);
-    memory.write_at(0, &[IoSlice::new(&model)])?;
-    let (mut at, mut done, mut took) = (0, 0, 0.0);
-    let sizes = [4096, 16384, 1448, 1, 8948, 16, 100, 12288];
-    let mut index = 0_usize;
-    while done < bytes {
-        let size = sizes[index % sizes.len()];
-        let offset = [0, 16, 64, 3][index / sizes.len() % 4].min(16384 - size);
-        index += 1;
-        if at + size > len {
-            at = [0, 16, 1][index % 3];
-        }
-        let mut page = host.alloc()?;
-        let fresh = pattern(done * 3 + index, size);
-        page.bytes_mut().ok_or("a page of one's own")?[offset..offset + size].copy_from_slice(&fresh);
-        model[at..at + size].copy_from_slice(&fresh);
-        let part = Part::new(page, offset, size).map_err(|_| "it is inside")?;
-        let began = Instant::now();
-        memory.submit(at as u64, vec![part])?;
-        took += began.elapsed().as_secs_f64();
-        at += size;
-        done += size;
+    let of = |engine| figures[engine as usize];
+    let mut missed = 0;
+    for demand in &REACH {
+        let (reached, enough) = demand.of(of(Engine::Onecopy), of(demand.against));
+        missed += usize::from(!enough && !stand_in);
+        let verdict = if stand_in { "null".to_owned() } else { enough.to_string() };
+        println!(
+            r#"{{"device":{device},"stand_in":{stand_in},"case":"pair","demand":"{demand}","times":{reached:.3},"reached":{verdict}}}"#
+        );
     }
-    let began = Instant::now();
-    memory.settle()?;
-    took += began.elapsed().as_secs_f64();
-    let mut got = vec![0; len];
-    memory.read_at(0, &mut got)?;
-    same("pages", &got, &model)?;
-    Ok(took)
-}
-
-/// What is written and read at once.
-fn direct(memory: &DeviceMemory, bytes: usize) -> Checked<f64> {
-    let data = pattern(7, bytes.min(memory.len() as usize - 3));
-    let began = Instant::now();
-    let slices: Vec<IoSlice<'_>> = data.chunks(100_003).map(IoSlice::new).collect();
-    memory.write_at(3, &slices)?;
-    let took = began.elapsed().as_secs_f64();
-    let mut got = vec![0; data.len()];
-    memory.read_at(3, &mut got)?;
-    same("write and read", &got, &data)?;
-    Ok(took)
-}
-
-/// Payload of TCP, between two stacks on a cable.
-fn tcp(memory: &DeviceMemory, bytes: usize) -> Checked<f64> {
-    let server: SocketAddr = "10.0.0.2:80".parse()?;
-    let (a, b) = Tap::cable(9000)?;
-    let near = Stack::builder().link(a).address("10.0.0.1/24").build()?;
-    let far = Stack::builder().link(b).address("10.0.0.2/24").build()?;
-    far.set_queues(2)?;
-    far.steer(server, 1)?;
-    let _binding = far.bind_rx(memory, &[1])?;
-    let listener = tcp::Listener::bind(&far, server)?;
-    let sender = tcp::Stream::connect(&near, server)?;
-    let receiver = listener.accept()?.0;
-    let data = pattern(11, bytes);
-    let began = Instant::now();
-    std::thread::scope(|scope| {
-        let sending = scope.spawn(|| {
-            sender.send(&data)?;
-            sender.shutdown(Shutdown::Write)
-        });
-        let (mut got, mut took) = (Vec::with_capacity(bytes), 0.0);
-        loop {
-            let frags = receiver.recv_frags(1 << 20)?;
-            if frags.is_empty() {
-                break;
-            }
-            took = began.elapsed().as_secs_f64();
-            if frags.linear().is_some() {
-                return Err("payload came to the host's memory".into());
-            }
-            for frag in frags.device() {
-                let at = got.len();
-                got.resize(at + frag.len as usize, 0);
-                memory.read_at(frag.offset, &mut got[at..])?;
-            }
-        }
-        sending.join().map_err(|_| "the sender has panicked")??;
-        same("TCP", &got, &data)?;
-        Ok(took)
-    })
+    missed
 }

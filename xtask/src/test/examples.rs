@@ -16,7 +16,8 @@ pub fn run() -> anyhow::Result<Outcome> {
     let mut names = Vec::new();
     for entry in entries {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
+        // A file is one, and so is a folder with a main.rs.
+        if path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").exists() {
             names.push(path.file_stem().unwrap_or_default().to_string_lossy().into_owned());
         }
     }

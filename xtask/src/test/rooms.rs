@@ -26,13 +26,15 @@ pub fn run() -> Result<Outcome> {
     let mut locks = Vec::new();
     let mut wrong = Vec::new();
     for (room, may_depend) in &rooms {
-        let Ok(manifest) = fs::read_to_string(root.join(room).join("Cargo.toml")) else { continue };
-        let mut depends = own_dependencies(&manifest);
+        // Examples are targets of another package, and lie in the room itself.
+        let manifest = fs::read_to_string(root.join(room).join("Cargo.toml"));
+        let sources = root.join(room).join(if manifest.is_ok() { "src" } else { "" });
+        let mut depends = own_dependencies(manifest.as_deref().unwrap_or_default());
         depends.sort_unstable();
-        if depends != *may_depend {
+        if manifest.is_ok() && depends != *may_depend {
             wrong.push(format!("{room} depends on {depends:?}, not on {may_depend:?}"));
         }
-        for path in files(&root.join(room).join("src"), "rs")? {
+        for path in files(&sources, "rs")? {
             let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
             let shown = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
             // What looks for the word has it.
@@ -114,13 +116,13 @@ fn unsafe_files(table: &str) -> Vec<(String, bool)> {
     let (mut room, mut files) = (String::new(), Vec::new());
     for row in rows(table, "## Where it stands").iter().filter(|row| row.len() == 3) {
         if let Some(name) = names(row[0]).next() {
-            room = if ["bench", "packetdrill", "python", "testing/cuda"].contains(&name) {
-                name.into()
-            } else {
-                format!("crates/{name}")
+            room = match name {
+                "bench" | "packetdrill" | "python" | "testing/cuda" => format!("{name}/src"),
+                "examples/rust" => name.into(),
+                _ => format!("crates/{name}/src"),
             };
         }
-        files.extend(names(row[1]).map(|file| (format!("{room}/src/{file}"), false)));
+        files.extend(names(row[1]).map(|file| (format!("{room}/{file}"), false)));
     }
     files
 }
@@ -284,10 +286,14 @@ mod tests {
     #[test]
     fn the_tables_are_read() {
         let house = "## The rooms\n| room | what | depends on |\n|---|---|---|\n| `crates/a` | x | sys, b, libc |\n\
-                     ## Where it stands\n| room | where | for |\n| `a` | `x.rs`, and `y/` | z |\n| | `v.rs` | w |\n## End\n| `b` | `u.rs` | t |";
+                     ## Where it stands\n| room | where | for |\n| `a` | `x.rs`, and `y/` | z |\n| | `v.rs` | w |\n\
+                     | `examples/rust` | `e/f.rs` | u |\n## End\n| `b` | `u.rs` | t |";
         assert_eq!(rooms(house), [("crates/a".to_owned(), vec!["b", "sys"])]);
         let files: Vec<String> = unsafe_files(house).into_iter().map(|(file, _)| file).collect();
-        assert_eq!(files, ["crates/a/src/x.rs", "crates/a/src/y/", "crates/a/src/v.rs"]);
+        assert_eq!(
+            files,
+            ["crates/a/src/x.rs", "crates/a/src/y/", "crates/a/src/v.rs", "examples/rust/e/f.rs"]
+        );
         assert!(
             covers("crates/a/src/y/", "crates/a/src/y/1.rs")
                 && !covers("crates/a/src/x.rs", "crates/a/src/y.rs")

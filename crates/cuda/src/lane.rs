@@ -82,7 +82,8 @@ impl Lane {
 
     /// The way that is to be taken: `forced`, or what the costs say, where it can be.
     pub fn choose(&self, runs: &[Run], costs: &Costs, forced: Option<Way>) -> Way {
-        if self.kernel.is_none() || runs.iter().any(|run| run.pinned.is_none()) {
+        // Pieces for one place have to be copied in the order in which they came, and a kernel's blocks are run in any.
+        if self.kernel.is_none() || runs.iter().any(|run| run.pinned.is_none()) || meet(runs) {
             return Way::Copies;
         }
         let span = span(runs).map(|(_, len)| len).filter(|len| *len <= SCRATCH);
@@ -178,6 +179,18 @@ impl Run {
     }
 }
 
+/// Whether some bytes are the place of two runs: a page that TCP has thrown the bytes of away is given out again at once, and may lie in one batch twice.
+fn meet(runs: &[Run]) -> bool {
+    let place = |run: &Run| (run.to, run.to + run.len as u64);
+    // Mostly they come in the order of their places.
+    if runs.windows(2).all(|two| place(&two[0]).1 <= two[1].to) {
+        return false;
+    }
+    let mut places: Vec<_> = runs.iter().map(place).collect();
+    places.sort_unstable();
+    places.windows(2).any(|two| two[1].0 < two[0].1)
+}
+
 /// Where the runs begin in their region, and how many bytes lie from there to the last one's end; None if they are not of one.
 pub(crate) fn span(runs: &[Run]) -> Option<(usize, usize)> {
     let region = runs.first()?.pinned?.region;
@@ -187,4 +200,23 @@ pub(crate) fn span(runs: &[Run]) -> Option<(usize, usize)> {
         (first, end) = (first.min(place.offset), end.max(place.offset + run.len));
     }
     Some((first, end - first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_share_a_byte_meet_in_whatever_order_they_come() {
+        let runs = |places: &[(u64, usize)]| -> Vec<Run> {
+            let run =
+                |(to, len): &(u64, usize)| Run { from: std::ptr::null(), len: *len, to: *to, pinned: None };
+            places.iter().map(run).collect()
+        };
+        assert!(!meet(&runs(&[])) && !meet(&runs(&[(5, 5)])));
+        assert!(!meet(&runs(&[(0, 10), (10, 10), (30, 1)])));
+        assert!(!meet(&runs(&[(30, 1), (10, 10), (0, 10)])));
+        assert!(meet(&runs(&[(0, 10), (9, 1)])) && meet(&runs(&[(9, 1), (0, 10)])));
+        assert!(meet(&runs(&[(40, 8), (0, 10), (20, 4), (40, 8)])));
+    }
 }

@@ -27,7 +27,8 @@
 //! | [`Way::Span`] | one copy of all that lies from the first piece to the last, and a kernel that puts the pieces in place from there | many pieces that lie close together |
 //!
 //! Which is the fastest for how many pieces of which size is measured when a device is opened first ([`Cuda::report`] shows it). Pages that cannot be
-//! pinned are copied all the same, by the driver's own staging; that is counted apart.
+//! pinned are copied all the same, by the driver's own staging; that is counted apart. Pieces of one batch that share a place (TCP has thrown the
+//! first one's bytes away) are copied, too, one behind the other: a kernel would write there in any order.
 //!
 //! A page goes home when the event behind its copies has completed, and not before. What fails on the device is done again, in
 //! order, from the pages that are still there. If that fails, too, the memory is lost: each call says so, and no page that the

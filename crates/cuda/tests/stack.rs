@@ -99,7 +99,10 @@ fn payload_comes_into_the_devices_memory_by_every_way() {
         assert_eq!(report.bytes.iter().sum::<u64>(), queue.placed_bytes, "{report}");
         assert_eq!((report.pageable, world.control.get("torn")), (0, 0), "{report}");
         if let Some(way) = way.filter(|way| *way != Way::Span) {
-            assert_eq!(report.by(way), queue.placed_bytes, "{report}");
+            // What TCP has thrown away leaves its place to the next, and where both are in one batch they are copied.
+            let copied = if way == Way::Copies { 0 } else { report.by(Way::Copies) };
+            assert_eq!(report.by(way) + copied, queue.placed_bytes, "{report}");
+            assert!(report.by(way) > 0);
         }
         assert_eq!(world.receiver.stats().user_copied_out, 0);
     }

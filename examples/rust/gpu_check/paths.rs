@@ -31,8 +31,9 @@ pub struct Bench<'b> {
 /// A path: checks that the bytes arrive, and says how many went and how many seconds that took.
 pub type Check = fn(&Bench<'_>) -> Checked<(usize, f64)>;
 
-pub const CHECKS: [(&str, Check); 8] = [
+pub const CHECKS: [(&str, Check); 9] = [
     ("pages", pages),
+    ("pages for one place", one_place),
     ("write and read", direct),
     ("TCP", tcp_in),
     ("TCP, collected", collected),
@@ -80,6 +81,28 @@ fn pages(bench: &Bench<'_>) -> Checked<(usize, f64)> {
     memory.read_at(0, &mut got)?;
     same("pages", &got, &model)?;
     Ok((done, took))
+}
+
+/// Two pages for one place, before anybody waits: the later one's bytes are those that stay.
+fn one_place(bench: &Bench<'_>) -> Checked<(usize, f64)> {
+    let Bench { memory, .. } = *bench;
+    let host = PagePool::new(PoolConfig::new().order(2).limit(64), Heap::new())?;
+    let (turns, len) = (64, 16 << 10);
+    let mut took = 0.0;
+    for turn in 0..turns {
+        let began = Instant::now();
+        for version in 0..2 {
+            let mut page = host.alloc()?;
+            page.bytes_mut().ok_or("a page of one's own")?.copy_from_slice(&pattern(2 * turn + version, len));
+            memory.submit(4096, vec![Part::new(page, 0, len).map_err(|_| "it is inside")?])?;
+        }
+        memory.settle()?;
+        took += began.elapsed().as_secs_f64();
+        let mut got = vec![0; len];
+        memory.read_at(4096, &mut got)?;
+        same("pages for one place", &got, &pattern(2 * turn + 1, len))?;
+    }
+    Ok((2 * turns * len, took))
 }
 
 /// What is written and read at once.

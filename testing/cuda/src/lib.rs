@@ -7,7 +7,7 @@
 //!   is drawn from a seed: events complete late, and those of two streams in any order. Pageable memory is read at once, as the driver stages it.
 //!   The legacy default stream (null) and all that were not made apart from it wait for each other.
 //! - What a copy or a kernel is still to read is watched until its event has completed: a page that was written over is counted (`torn`).
-//! - Kernels are read from their PTX text and interpreted, thread by thread ([`ptx`]).
+//! - Kernels are read from their PTX text and interpreted, thread by thread ([`ptx`]), their blocks in an order that is drawn.
 //! - Any function can be told to fail, and so can what was accepted: by [`Control`], or by the environment.
 //!
 //! # The environment

@@ -485,6 +485,15 @@ impl Machine {
     }
 
     fn execute(&mut self, op: &Op) -> Result<(), c_int> {
+        // Blocks are run in any order ("Thread hierarchy" in the programming guide): in one that is drawn.
+        let mut blocks = Vec::new();
+        if let Op::Launch { grid, .. } = op {
+            blocks.extend((0..grid.1).flat_map(|y| (0..grid.0).map(move |x| (x, y))));
+            for at in (1..blocks.len()).rev() {
+                let other = (self.draw() % (at as u64 + 1)) as usize;
+                blocks.swap(at, other);
+            }
+        }
         let bytes = |at: u64, len: usize| self.memory.resolve(at, len).ok_or(ILLEGAL_ADDRESS);
         let (to, from, len) = match op {
             Op::In { to, from, len } => (bytes(*to, *len)?, *from as *const u8, *len),
@@ -493,7 +502,7 @@ impl Machine {
             Op::Within { to, from, len } => (bytes(*to, *len)?, bytes(*from, *len)?.cast_const(), *len),
             Op::Launch { kernel, grid, threads, arguments } => {
                 let mut moved = 0;
-                for (x, y) in (0..grid.1).flat_map(|y| (0..grid.0).map(move |x| (x, y))) {
+                for (x, y) in blocks {
                     for thread in 0..*threads {
                         let thread = Thread { block: (x, y), blocks: grid.0, thread, threads: *threads };
                         kernel.run(&self.memory, thread, arguments).map_err(|why| {

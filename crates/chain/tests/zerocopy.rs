@@ -8,6 +8,9 @@ use onecopy_pool::provider::{Heap, Opaque};
 use onecopy_pool::{DeviceId, PagePool, PoolConfig};
 use onecopy_sync::atomic::{AtomicU32, Ordering};
 use proptest::prelude::*;
+use rustix::mm::{MlockAllFlags, mlockall, munlockall};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
@@ -146,6 +149,58 @@ fn memory_is_charged_for_all_sockets_until_it_is_back() {
     assert!(send(&mut one, &pool, 1, 1, Tell::Notice).is_err());
     // Without bytes there is nothing to keep.
     assert!(send(&mut one, &pool, 0, 0, Tell::Notice).is_ok());
+}
+
+/// Without CAP_IPC_LOCK, from here on, in this thread.
+fn without_ipc_lock() {
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, sets).unwrap();
+}
+
+#[test]
+fn memory_is_limited_as_the_kernel_limits_this_process() {
+    onecopy_testing::alone!();
+    let limited = |current| setrlimit(Resource::Memlock, Rlimit { current, maximum: None });
+    let kept = getrlimit(Resource::Memlock);
+    let set =
+        |bytes| setrlimit(Resource::Memlock, Rlimit { current: Some(bytes), maximum: kept.maximum }).unwrap();
+    // The kernel itself says whom it sets no limit.
+    set(0);
+    let privileged = may_lock();
+    assert_eq!(Allowance::of_process().pinned.is_none(), privileged);
+    without_ipc_lock();
+    assert!(!may_lock());
+    assert_eq!(Allowance::of_process().pinned, Some(0));
+    // Ten pages, and a part of one that is none.
+    set((10 << 12) + 4095);
+    let allowance = Allowance::default();
+    assert_eq!((allowance, allowance.pinned), (Allowance::of_process(), Some((10 << 12) + 4095)));
+    let (pool, account) = (pool(), Account::new(Allowance { small: Small::Below(0), ..allowance }));
+    let mut socket = account.socket(Config::default()).unwrap();
+    let why = send(&mut socket, &pool, 9 << 12, 9 << 12, Tell::Handle).unwrap_err();
+    assert_eq!(why, Refused::Pinned { would_be: 11, limit: 10 });
+    let said = why.to_string();
+    assert!(
+        ["11 pages", "of 10", "RLIMIT_MEMLOCK", "ulimit -l", "CAP_IPC_LOCK"]
+            .iter()
+            .all(|word| said.contains(word)),
+        "{said}"
+    );
+    assert!(send(&mut socket, &pool, 8 << 12, 8 << 12, Tell::Handle).is_ok());
+    // It was looked at once.
+    set(0);
+    assert!(send(&mut socket, &pool, 8 << 12, 8 << 12, Tell::Handle).is_ok());
+    if limited(None).is_ok() {
+        assert_eq!(Allowance::of_process().pinned, None, "RLIM_INFINITY");
+    }
+}
+
+/// Whether memory may be locked although RLIMIT_MEMLOCK is nothing: capable(CAP_IPC_LOCK) decides, as it does of sends (can_do_mlock()).
+fn may_lock() -> bool {
+    let locked = mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).is_ok();
+    munlockall().unwrap();
+    locked
 }
 
 #[test]

@@ -45,7 +45,8 @@ pub enum Refused {
         /// The number of its lane's next one.
         next: u64,
     },
-    /// Memory of sends that are not complete: as much is kept in place as may be (RLIMIT_MEMLOCK).
+    /// Memory of sends that are not complete: as much is kept in place as may be ([`Allowance::pinned`](super::zerocopy::Allowance::pinned):
+    /// RLIMIT_MEMLOCK, unless the program has said otherwise).
     Pinned {
         /// Pages that there would be.
         would_be: u64,
@@ -125,7 +126,8 @@ impl fmt::Display for Refused {
             ),
             Refused::Pinned { would_be, limit } => write!(
                 f,
-                "sends would keep {would_be} pages in place, of {limit}: wait for some to complete, send a copy, or raise the limit"
+                "sends would keep {would_be} pages in place, of {limit} (RLIMIT_MEMLOCK, if the program has set no other limit): wait for some to complete, \
+                 send a copy, or raise the limit (`ulimit -l`; CAP_IPC_LOCK lifts it)"
             ),
             Refused::Unread { limit } => {
                 write!(f, "{limit} notices wait to be read: read the socket's error queue, or raise the limit")

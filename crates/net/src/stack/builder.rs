@@ -44,7 +44,7 @@ pub struct Builder {
     kernel: kernel::Config,
     tcp: Option<tcp::Config>,
     udp: Option<udp::Config>,
-    zerocopy: Allowance,
+    zerocopy: Option<Allowance>,
 }
 
 impl Stack {
@@ -72,7 +72,7 @@ impl Builder {
             kernel: kernel::Config::default(),
             tcp: None,
             udp: None,
-            zerocopy: Allowance::default(),
+            zerocopy: None,
         }
     }
 
@@ -205,11 +205,12 @@ impl Builder {
         self
     }
 
-    /// What sends without a copy may keep, all sockets together, and which of them are copied instead; 8 MiB and 128 KiB of notices a
-    /// socket, as Linux has it, and what this machine copies faster, if it is not given.
+    /// What sends without a copy may keep, all sockets together, and which of them are copied instead. If it is not given, as the kernel has it
+    /// for this process when the stack is built: RLIMIT_MEMLOCK, or no limit with CAP_IPC_LOCK ([`Allowance::of_process`]), 128 KiB of notices
+    /// a socket; and copied is what this machine copies faster.
     #[must_use]
     pub fn zerocopy(self, allowance: Allowance) -> Builder {
-        Builder { zerocopy: allowance, ..self }
+        Builder { zerocopy: Some(allowance), ..self }
     }
 
     /// Makes it.
@@ -220,7 +221,7 @@ impl Builder {
     pub fn build(self) -> Result<Stack, BuildError> {
         let (config, wait, linger, zerocopy) = (self.kernel, self.wait, self.linger, self.zerocopy);
         let kernel = || {
-            let started = Kernel::start(config, wait, linger, zerocopy);
+            let started = Kernel::start(config, wait, linger, zerocopy.unwrap_or_default());
             started.map(Stack::of_kernel).map_err(BuildError::from)
         };
         match self.transport {
@@ -299,7 +300,7 @@ impl Builder {
             pages: self.pages.unwrap_or(PAGES),
             tcp: self.tcp.unwrap_or_default(),
             udp: self.udp.unwrap_or_default(),
-            zerocopy: self.zerocopy,
+            zerocopy: self.zerocopy.unwrap_or_default(),
         };
         Ok(Stack::of_own(Owner::start(setup)?))
     }

@@ -2,9 +2,12 @@
 
 use crate::world::{NEVER, chain, is_ours_alone, pair, pattern, pool, stacks, stacks_with};
 use onecopy_chain::Checksum;
+use onecopy_link::Tap;
 use onecopy_net::tcp::{Listener, Stream};
 use onecopy_net::zerocopy::{Allowance, Small};
-use onecopy_net::{Driver, SendFlags};
+use onecopy_net::{Driver, SendFlags, Stack};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -210,6 +213,33 @@ fn as_much_as_may_is_kept_in_place() {
     less.truncate(8 * 4096).unwrap();
     client.send_zerocopy(less).unwrap().wait();
     assert_eq!((a.zerocopy_counts().refused_pinned, a.pinned_pages()), (1, 0));
+    server.read_exact(&mut vec![0; 8 * 4096]).unwrap();
+}
+
+#[test]
+fn as_much_may_be_kept_in_place_as_the_kernel_lets_this_process_keep() {
+    onecopy_testing::alone!();
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, sets).unwrap();
+    let maximum = getrlimit(Resource::Memlock).maximum;
+    setrlimit(Resource::Memlock, Rlimit { current: Some(10 * 4096), maximum }).unwrap();
+    let (a, b) = Tap::cable(1500).unwrap();
+    let build = |tap, address| Stack::builder().link(tap).address(address).build().unwrap();
+    let (a, b) = (build(a, "10.0.0.1/24"), build(b, "10.0.0.2/24"));
+    assert_eq!(a.zerocopy_allowance(), Allowance { pinned: Some(10 * 4096), ..Allowance::default() });
+    let (client, mut server) = pair(&a, &b);
+    client.set_small(Some(Small::Below(0))).unwrap();
+    let not = client.send_zerocopy(chain(&pool(), &pattern(9 * 4096))).unwrap_err();
+    assert_eq!(not.error.raw_os_error(), 105, "ENOBUFS");
+    let said = not.to_string();
+    assert!(
+        ["RLIMIT_MEMLOCK", "Builder::zerocopy", "ulimit -l"].iter().all(|word| said.contains(word)),
+        "{said}"
+    );
+    let mut less = not.chain;
+    less.truncate(8 * 4096).unwrap();
+    client.send_zerocopy(less).unwrap().wait();
     server.read_exact(&mut vec![0; 8 * 4096]).unwrap();
 }
 

@@ -38,7 +38,8 @@
 //! # What it costs others
 //!
 //! Memory that was lent stays where it is until the send is complete, so it is charged, by the kernel's rule
-//! (mm_account_pinned_pages()): two pages more than its bytes come to, against [`Allowance::pinned`], for all sockets together. Notices
+//! (mm_account_pinned_pages()): two pages more than its bytes come to, against [`Allowance::pinned`], for all sockets together. That is this
+//! process's RLIMIT_MEMLOCK, or no limit where the kernel has none ([`Allowance::of_process`]), unless the program says otherwise. Notices
 //! that nobody reads are charged as well, to their socket ([`Allowance::unread`]). Beyond either a send is refused, and by ENOBUFS. What
 //! is charged is given back when the completion is taken in: by whoever waits, by the next send that would be refused, and by
 //! [`Account::collect`], which whoever drives a stack calls after each turn.
@@ -50,6 +51,7 @@
 //! A socket may say otherwise for its own sends ([`Zerocopy::set_small`]).
 
 mod account;
+mod memlock;
 mod sent;
 mod shared;
 mod socket;
@@ -72,7 +74,7 @@ pub enum Small {
 /// What all sends without a copy of a stack may keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// Bytes that may be kept in place (RLIMIT_MEMLOCK); `None` for as many as there are (RLIM_INFINITY, CAP_IPC_LOCK).
+    /// Bytes that may be kept in place; `None` for as many as there are.
     pub pinned: Option<u64>,
     /// Bytes of notices that may wait to be read at a socket (net.core.optmem_max).
     pub unread: u32,
@@ -80,10 +82,21 @@ pub struct Allowance {
     pub small: Small,
 }
 
+impl Allowance {
+    /// What the kernel would let this process keep: RLIMIT_MEMLOCK, and as much as there is with CAP_IPC_LOCK (in the first user namespace, which
+    /// is where the kernel asks for it) or RLIM_INFINITY, as mm_account_pinned_pages() has it in net/core/skbuff.c. It is looked at now, of the thread
+    /// that asks, and what changes later changes nothing. The kernel counts for all processes of a user, an [`Account`] its own sockets.
+    ///
+    /// 128 KiB of notices may wait, as in Linux since 6.7. What is small is measured.
+    pub fn of_process() -> Allowance {
+        Allowance { pinned: memlock::limit(), unread: 128 << 10, small: Small::Measured }
+    }
+}
+
 impl Default for Allowance {
-    /// 8 MiB and 128 KiB, as Linux has it (since 5.16 and 6.7); what is small is measured.
+    /// As [`Allowance::of_process`].
     fn default() -> Allowance {
-        Allowance { pinned: Some(8 << 20), unread: 128 << 10, small: Small::Measured }
+        Allowance::of_process()
     }
 }
 

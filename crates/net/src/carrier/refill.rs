@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// A push is a store, a fence and a load: no lock, no system call, no allocation, and it waits for nobody. It does what
 /// [`Stream::dont_need`](crate::tcp::Stream::dont_need) does, for all that lies in the ring, only where somebody waits for it who would not look, or where it finds no room:
 ///
-/// - a peer of the stack may send no whole segment for want of pages ([`Event::Starved`](super::Event::Starved));
+/// - a peer of the stack may send no whole segment ([`Event::Starved`](super::Event::Starved)), for want of pages or as its stream is not read;
 /// - the ring is full: nobody has taken anything out for as long as it has entries. So none is ever lost or refused, and
 ///   [`RefillStats::full`] counts how often a larger ring would have saved the call.
 ///
@@ -42,7 +42,7 @@ pub struct RefillStats {
     pub taken: u64,
     /// Of these, those that were nobody's: unknown, another socket's, or given back before.
     pub passed_over: u64,
-    /// Pushes that did what a call does, as a peer might send nothing for want of pages.
+    /// Pushes that did what a call does, as a peer might send no whole segment.
     pub starved: u64,
     /// Pushes that did so, as the ring was full.
     pub full: u64,

@@ -206,7 +206,7 @@ impl Rx {
         }
     }
 
-    /// Whether some peer may send no whole segment for want of pages.
+    /// Whether some peer may send no whole segment.
     fn is_starved(&self, inet: &Stack) -> bool {
         self.bindings.iter().any(|bound| bound.stats(inet).starved > 0)
     }

@@ -98,11 +98,15 @@ fn a_proxy_on_a_stack_of_its_own_sends_what_was_lent_without_a_copy() {
         let body = of(&stats, "body_bytes");
         assert!((BODIES..BODIES + 1000).contains(&body), "{said}");
         let copied = of(&stats, "user_copied");
-        // The first body may begin in the kernel, which the proxy copies no less.
-        assert!(if proxy_copies { copied >= BODIES - 100_000 } else { copied <= 1000 }, "{said}");
+        // The first body may begin in the kernel, which the proxy copies no less; and a view that does has its end, which lay in shared memory, copied
+        // behind that: 256 KiB at most.
+        let once = if proxy_copies { BODIES - 100_000..=body + (256 << 10) } else { 0..=1000 };
+        assert!(once.contains(&copied), "{once:?}, {said}");
         assert!(of(&stats, "kernel_copied") >= body, "a TAP's kernel copies each byte: {said}");
         let theirs = daemon.stats(|stats| stats["requests"].as_u64() >= Some(3));
-        assert_eq!(of(&theirs, "user_copied") > 500_000, daemon_copies, "{daemon_flags}: {theirs:#}");
+        // (The beginning of the first body may be read into a buffer, before there is shared memory to read into.)
+        let once = if daemon_copies { 500_000..=body } else { 0..=256 << 10 };
+        assert!(once.contains(&of(&theirs, "user_copied")), "{once:?}, {daemon_flags}: {theirs:#}");
         proxy.signal(Signal::TERM);
         assert_eq!(proxy.end(), Some(0));
     }

@@ -158,6 +158,10 @@ impl DeviceMemory {
         Ok(DeviceMemory { of: Arc::new(Owned { device, pages, monitor, limit, page_len, claims }) })
     }
 
+    pub(crate) fn device(&self) -> &dyn Device {
+        &*self.of.device
+    }
+
     pub(crate) fn claims(&self) -> &Claims {
         &self.of.claims
     }

@@ -113,6 +113,11 @@ pub(crate) enum Memory {
         id: DeviceId,
         len: usize,
     },
+    /// Pages of a device's memory that somebody else hands out in slots, as in `Lent`.
+    DeviceSlots {
+        id: DeviceId,
+        len: usize,
+    },
 }
 
 impl Area {
@@ -137,6 +142,11 @@ impl Area {
         Area(Memory::Device { id, len })
     }
 
+    /// `len` bytes of a device, of which any may lie in any slot.
+    pub(crate) fn device_slots(id: DeviceId, len: usize) -> Area {
+        Area(Memory::DeviceSlots { id, len })
+    }
+
     /// How many pages it holds, at most `limit`.
     pub(crate) fn pages(&self, page_len: u32, limit: u32) -> Result<u32, AreaError> {
         let (at, len) = match &self.0 {
@@ -156,7 +166,8 @@ impl Area {
                     _ => Ok(limit),
                 };
             }
-            Memory::Device { len, .. } => (0, *len),
+            Memory::DeviceSlots { len, .. } if *len >= page_len as usize => return Ok(limit),
+            Memory::Device { len, .. } | Memory::DeviceSlots { len, .. } => (0, *len),
         };
         if !at.is_multiple_of(ALIGN) {
             return Err(AreaError::Misaligned { at });
@@ -206,7 +217,7 @@ impl Area {
 
     pub(crate) fn device_id(&self) -> Option<DeviceId> {
         match &self.0 {
-            Memory::Device { id, .. } => Some(*id),
+            Memory::Device { id, .. } | Memory::DeviceSlots { id, .. } => Some(*id),
             _ => None,
         }
     }

@@ -143,7 +143,8 @@ impl Page {
         &*self.shared().provider
     }
 
-    /// Its pool. No two pools of a process have the same number.
+    /// Its pool. No two pools of a process have the same number, but that pages which others hand out of a device's memory
+    /// ([`LentPages::of_device`](crate::provider::LentPages::of_device)) are that memory's.
     pub fn pool_id(&self) -> u64 {
         self.shared().id
     }
@@ -234,7 +235,7 @@ impl Page {
             Memory::Lent { mapping, .. } => {
                 Some(mapping.span(self.index() as usize * self.len() + offset, len))
             }
-            Memory::Host(_) | Memory::Device { .. } => None,
+            Memory::Host(_) | Memory::Device { .. } | Memory::DeviceSlots { .. } => None,
         }
     }
 
@@ -243,7 +244,7 @@ impl Page {
     pub fn mapping(&self) -> Option<&Arc<Mapping>> {
         match &self.shared().area.0 {
             Memory::Peer { mapping, .. } | Memory::Lent { mapping, .. } => Some(mapping),
-            Memory::Host(_) | Memory::Device { .. } => None,
+            Memory::Host(_) | Memory::Device { .. } | Memory::DeviceSlots { .. } => None,
         }
     }
 

@@ -96,8 +96,16 @@ impl Shared {
         config: &PoolConfig,
         provider: Arc<dyn MemoryProvider>,
     ) -> Result<NonNull<Shared>, OpenError> {
+        Shared::open_as(next_id(), config, provider)
+    }
+
+    /// As [`Shared::open`], for pages of the memory of another pool, whose number it has: what they are looked up by is that memory.
+    pub fn open_as(
+        id: u64,
+        config: &PoolConfig,
+        provider: Arc<dyn MemoryProvider>,
+    ) -> Result<NonNull<Shared>, OpenError> {
         config.check()?;
-        let id = next_id();
         let page_len = config.page_len();
         let need = Need { pool_id: id, page_len, pages: config.limit };
         let area = provider.init(&need).map_err(OpenError::Provider)?;

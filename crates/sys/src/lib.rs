@@ -6,13 +6,14 @@
 //! | [`map`] | shared mappings of such files, and views into them that are never `&[u8]` |
 //! | [`spans`] | pread, readv, writev and sendmsg on such views |
 //! | [`socket`] | how much lies unread in the kernel, and the longest names |
+//! | [`devmem`] | device memory TCP of the kernel's: fragments and tokens |
 //! | [`dmabuf`] | memory that drivers share: made of memfds, taken, looked at |
 //! | [`datagram`] | what is said of datagrams of UDP beside their bytes |
 //! | [`eventfd`] | a descriptor that is readable while something waits |
 //! | [`fork`] | being told of forks, and forking |
 //! | [`futex`] | wait and wake on a word that processes share |
 //! | [`life`] | who of the processes that share something still lives |
-//! | [`netdev`] | device memory TCP of the kernel's: binding, fragments, tokens |
+//! | [`netdev`] | device memory TCP of the kernel's: binding |
 //! | [`netns`] | network namespaces of this process' own |
 //! | [`load`] | how many tasks want a CPU right now |
 //! | [`scm`] | descriptors and credentials as control messages, and who the peer is |
@@ -22,6 +23,7 @@
 //! | [`unix_diag`] | what the kernel says of unix sockets: names, peers, users, queues |
 
 pub mod datagram;
+pub mod devmem;
 pub mod dmabuf;
 pub mod eventfd;
 pub mod fork;

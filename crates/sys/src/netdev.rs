@@ -1,8 +1,8 @@
-//! Device memory TCP of the kernel's (Documentation/networking/devmem.rst): what is said to the generic netlink family `netdev`, and what
-//! comes with fragments. (Documentation/netlink/specs/netdev.yaml, include/uapi/linux/{netdev,uio}.h.)
+//! Device memory TCP of the kernel's (Documentation/networking/devmem.rst): what is said to the generic netlink family `netdev`. What comes with
+//! fragments is in [`crate::devmem`]. (Documentation/netlink/specs/netdev.yaml, include/uapi/linux/netdev.h.)
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::io::{self, Errno};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, sockopt};
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -39,9 +39,6 @@ const NETLINK_CAP_ACK: i32 = 10;
 const NETLINK_EXT_ACK: i32 = 11;
 /// The kernel answers at once, or not at all.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// SO_DEVMEM_DONTNEED (include/uapi/asm-generic/socket.h).
-const SO_DEVMEM_DONTNEED: i32 = 80;
 
 /// Why the kernel refused, and what it says beside the errno.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,49 +207,9 @@ fn half(bytes: &[u8]) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?))
 }
 
-/// A fragment in a device's memory, as a receive with MSG_SOCK_DEVMEM tells of it (SO_DEVMEM_DMABUF, struct dmabuf_cmsg).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frag {
-    /// Where it lies in the dma-buf.
-    pub offset: u64,
-    /// Bytes in it.
-    pub len: u32,
-    /// By which it is given back.
-    pub token: u32,
-    /// Of the dma-buf, as [`Netdev::bind_rx`] returned it.
-    pub dmabuf: u32,
-    /// None yet.
-    pub flags: u32,
-}
-
-impl Frag {
-    /// Reads one; none where there are fewer bytes than it has.
-    pub fn parse(data: &[u8]) -> Option<Frag> {
-        let offset = u64::from_ne_bytes(data.get(..8)?.try_into().ok()?);
-        let word = |at: usize| data.get(at..).and_then(word);
-        Some(Frag { offset, len: word(8)?, token: word(12)?, dmabuf: word(16)?, flags: word(20)? })
-    }
-}
-
-/// Gives fragments of a TCP socket back: `(first token, count)` each (SO_DEVMEM_DONTNEED, struct dmabuf_token). Returns how many were
-/// given back.
-///
-/// # Errors
-///
-/// EINVAL for more than 128 ranges, EBADF for a socket of another protocol, ENOPROTOOPT where the kernel is built without.
-pub fn dont_need(socket: impl AsFd, ranges: &[(u32, u32)]) -> io::Result<u32> {
-    let mut value = Vec::with_capacity(ranges.len() * 8);
-    for (start, count) in ranges {
-        value.extend_from_slice(&start.to_ne_bytes());
-        value.extend_from_slice(&count.to_ne_bytes());
-    }
-    crate::sockopt::set_bytes(socket.as_fd(), libc::SOL_SOCKET, SO_DEVMEM_DONTNEED, &value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{TcpListener, TcpStream, UdpSocket};
 
     /// As tools/net/ynl writes {"ifindex": 5, "fd": 9, "queues": [{"id": 2, "type": "rx"}, {"id": 3, "type": "rx"}]} on a machine of this byte
     /// order, its length, family and sequence left out.
@@ -271,15 +228,6 @@ mod tests {
         assert_eq!(message, expected);
         let answer = [8, 0, 4, 0, 7, 0, 0, 0];
         assert_eq!(attribute(&answer, NETDEV_A_DMABUF_ID).and_then(word), Some(7));
-    }
-
-    #[cfg(target_endian = "little")]
-    #[test]
-    fn a_fragment_has_the_bytes_of_the_uapi() {
-        let bytes = [0, 16, 0, 0, 1, 0, 0, 0, 0xb4, 5, 0, 0, 3, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0];
-        let frag = Frag { offset: 0x1_0000_1000, len: 1460, token: 3, dmabuf: 7, flags: 0 };
-        assert_eq!(Frag::parse(&bytes), Some(frag));
-        assert!((0..24).all(|len| Frag::parse(&bytes[..len]).is_none()));
     }
 
     #[test]
@@ -304,22 +252,5 @@ mod tests {
         for kind in [0, 4, 200] {
             assert_eq!(attribute(&[kind, 0, 9, 0], 1), None);
         }
-    }
-
-    #[test]
-    fn tokens_are_for_tcp_alone() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        match dont_need(&stream, &[(1, 1)]) {
-            // Nobody has such a fragment.
-            Ok(freed) => assert_eq!(freed, 0),
-            Err(errno) => {
-                eprintln!("skipped: SO_DEVMEM_DONTNEED: {errno}");
-                return;
-            }
-        }
-        assert_eq!(dont_need(&stream, &[(1, 1); 129]), Err(Errno::INVAL));
-        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-        assert_eq!(dont_need(&udp, &[(1, 1)]), Err(Errno::BADF));
     }
 }

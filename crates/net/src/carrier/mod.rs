@@ -9,8 +9,9 @@
 //! | `meta`, `train` | what is said of a datagram, and which datagrams go together |
 //! | `frag`, `frags`, `tokens` | bytes in a device's memory, by reference, and who has them |
 //! | `refill`, `hunger` | how they come back without a call, and who waits for them |
-//! | `event` | what is told of memory that is bound |
+//! | `event`, `by_nic` | what is told of memory that is bound, and why no NIC puts payload there |
 
+mod by_nic;
 mod common;
 mod event;
 mod frag;
@@ -24,6 +25,7 @@ mod tokens;
 mod train;
 pub(crate) mod udp;
 
+pub use by_nic::NotByNic;
 pub(crate) use common::{Common, PIECE, Way, checked};
 pub use event::Event;
 pub use frag::{Frag, TokenRange};

@@ -20,6 +20,8 @@ pub(crate) struct Tokens {
     hunger: Arc<Hunger>,
     /// Tells it that some have come home, without the lock.
     tell: Box<dyn Fn() + Send + Sync>,
+    /// It is told each time, whoever waits.
+    always: bool,
 }
 
 #[derive(Debug, Default)]
@@ -74,7 +76,12 @@ impl Hasher for InOrder {
 impl Tokens {
     /// None yet; `tell` is called when pages have come home that `hunger` says somebody waits for.
     pub fn new(hunger: Arc<Hunger>, tell: impl Fn() + Send + Sync + 'static) -> Tokens {
-        Tokens { state: Mutex::default(), hunger, tell: Box::new(tell) }
+        Tokens { state: Mutex::default(), hunger, tell: Box::new(tell), always: false }
+    }
+
+    /// As [`Tokens::new`]; `tell` is called each time that some have come home.
+    pub fn telling(hunger: Arc<Hunger>, tell: impl Fn() + Send + Sync + 'static) -> Tokens {
+        Tokens { always: true, ..Tokens::new(hunger, tell) }
     }
 
     /// Whose pages they are, as far as it waits for them.
@@ -217,7 +224,7 @@ impl Tokens {
     fn home(&self, freed: Vec<Fragment>) {
         let count = freed.len();
         drop(freed);
-        if count > 0 && self.hunger.feeds() {
+        if count > 0 && (self.always || self.hunger.feeds()) {
             (self.tell)();
         }
     }

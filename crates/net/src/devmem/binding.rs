@@ -26,6 +26,8 @@ pub struct Binding {
     id: u32,
     /// Why the link does not put payload there itself.
     staged: Option<Why>,
+    /// How the kernel's TCP does.
+    kernels: Option<Path>,
 }
 
 /// Which stack it is bound to.
@@ -55,7 +57,7 @@ impl Binding {
             // It is bound so, or not at all.
             Of::Kernel(_) => true,
         };
-        Path::of(self.staged, now)
+        self.kernels.clone().unwrap_or_else(|| Path::of(self.staged, now))
     }
 
     /// The next thing that has happened to it. Up to 64 are kept; what comes beyond that is only counted
@@ -138,9 +140,18 @@ fn bind_kernel(devices: &Arc<kernel::Devices>, memory: &DeviceMemory, queues: &[
             .because("the memory is too small; give 64 KiB"));
     }
     let claim = memory.claim(Purpose::Receive).ok_or_else(sent_from)?;
-    let registered = Registered::new(memory).map_err(kernel::not_bound)?;
-    let id = devices.bind(registered, queues).map_err(|why| bad(Op::Bind, why))?;
-    Ok(Binding { of: Of::Kernel(Arc::clone(devices)), claim, id, staged: None })
+    let bound = devices.bind(memory, queues).map_err(|why| match why {
+        kernel::NotBound::Queues(why) => bad(Op::Bind, why),
+        kernel::NotBound::Memory(why, by_nic) => kernel::not_bound(why, by_nic.as_ref()),
+    })?;
+    let path = bound.copied.map_or(Path::Nic, Path::Direct);
+    Ok(Binding {
+        of: Of::Kernel(Arc::clone(devices)),
+        claim,
+        id: bound.id,
+        staged: None,
+        kernels: Some(path),
+    })
 }
 
 fn sent_from() -> Error {
@@ -274,6 +285,6 @@ impl Stack {
         })?;
         let of = Of::Own(Arc::downgrade(self.only(Op::Bind)?));
         let (claim, id) = bound?;
-        Ok(Binding { of, claim, id, staged })
+        Ok(Binding { of, claim, id, staged, kernels: None })
     }
 }

@@ -52,7 +52,9 @@ mod binding;
 mod path;
 mod tx;
 
-pub use crate::carrier::{Event, Frag, Frags, Hold, Piece, RefillRing, RefillStats, Token, TokenRange};
+pub use crate::carrier::{
+    Event, Frag, Frags, Hold, NotByNic, Piece, RefillRing, RefillStats, Token, TokenRange,
+};
 pub use binding::Binding;
 pub use path::{Path, Why};
 pub use tx::{TxBinding, TxRange};

@@ -1,15 +1,20 @@
 //! Which way payload takes to a device's memory, and out of it.
 
+use crate::carrier::NotByNic;
 use onecopy_link::NotRegistered;
 use std::fmt;
 
 /// Which way payload takes between the link and bound memory: [`Binding::path`](super::Binding::path), [`TxBinding::path`](super::TxBinding::path).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Path {
+    /// The NIC itself puts it there: no CPU copies it. (But for bytes of packets that come by another queue than those it is bound to, or that the NIC does not part from
+    /// their headers.)
+    Nic,
     /// The kernel's own copy puts it there, or takes it from there. (What is received: of long packets whose place is foreseen. How many
-    /// were, [`QueueStats::landed`](onecopy_link::rx::QueueStats) says.)
-    Direct,
+    /// were, [`QueueStats::landed`](onecopy_link::rx::QueueStats) says.) And why no NIC does, where one was asked
+    /// ([`Builder::interface`](crate::Builder::interface)).
+    Direct(Option<NotByNic>),
     /// By way of pages of the host's, from which, or to which, the device copies: twice.
     Staged(Why),
 }
@@ -30,7 +35,7 @@ impl Path {
     /// As it was when the memory was bound, and is now.
     pub(super) fn of(then: Option<Why>, now: bool) -> Path {
         match (then, now) {
-            (_, true) => Path::Direct,
+            (_, true) => Path::Direct(None),
             (Some(why), false) => Path::Staged(why),
             (None, false) => Path::Staged(Why::GivenUp),
         }
@@ -40,7 +45,9 @@ impl Path {
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Path::Direct => f.write_str("by the kernel's one copy"),
+            Path::Nic => f.write_str("by the NIC: no CPU copy"),
+            Path::Direct(None) => f.write_str("by the kernel's one copy"),
+            Path::Direct(Some(why)) => write!(f, "by the kernel's one copy, not by the NIC: {why}"),
             Path::Staged(why) => write!(f, "by way of the host's memory: {why}"),
         }
     }

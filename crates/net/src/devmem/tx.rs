@@ -118,7 +118,7 @@ fn claimed(memory: &DeviceMemory) -> Result<(Claim, Vec<Page>)> {
 /// Binds memory that connections of the kernel's send from.
 fn bind_kernel(devices: &Arc<kernel::Devices>, memory: &DeviceMemory) -> Result<TxBinding> {
     let (claim, pages) = claimed(memory)?;
-    let registered = Registered::new(memory).map_err(kernel::not_bound)?;
+    let registered = Registered::new(memory).map_err(|why| kernel::not_bound(why, None))?;
     let id = devices.bind_tx(registered);
     Ok(TxBinding { of: Of::Kernel(Arc::clone(devices)), pages, claim, id, staged: None })
 }

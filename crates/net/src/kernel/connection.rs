@@ -186,6 +186,13 @@ impl Connection {
         self.poke_for_poll();
     }
 
+    /// Something waits that the kernel does not tell of, since it was received and not taken.
+    pub fn is_readable(&self) {
+        let mut state = self.lock();
+        state.readable = matches!(state.goes, Goes::Device(..));
+        self.show(&state);
+    }
+
     /// What is received goes to no device any more. The ring fetches it from here on; but not of a connection that is over, of which the kernel may have
     /// something all the same: that is fetched now.
     pub fn is_unbound(&self, state: &mut Inner) {

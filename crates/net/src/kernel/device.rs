@@ -5,14 +5,17 @@
 //! that are registered and that nothing maps (IORING_OP_READV_FIXED), made by the program's thread when it receives. The ring's thread does not
 //! receive for such connections; it only tells whoever polls that there is something.
 
+mod by_nic;
+
 use super::connection::{Connection, Goes, Inner, NO_PAGE};
 use super::landing::{Landing, NotRead, look};
 use super::socket::{Attempt, Stream};
 use super::wait::{Patience, explained, here};
 use crate::carrier::tcp::{self, Endpoint, Options, Taking};
-use crate::carrier::{Frags, Tokens, Way};
+use crate::carrier::{Frags, NotByNic, Tokens, Way};
 use crate::error::{too_small, unreadable};
 use crate::view::View;
+use by_nic::Wanted;
 use onecopy_chain::notify::Segment;
 use onecopy_chain::{Chain, Fragment};
 use onecopy_pool::Part;
@@ -20,7 +23,7 @@ use onecopy_socket::{Error, Op, RecvFlags, Result};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long a read waits for the socket at a time. Another thread may have found that the memory is unbound, and then the ring takes what comes:
@@ -82,6 +85,15 @@ impl Stream {
                 Next::Host => return self.linear(n, peeks, throws, dont_wait),
                 Next::Device(landing, queue) => (landing, queue),
             };
+            if let Some(nic) = landing.nic() {
+                match self.frags_by_nic(&landing, nic, queue, Wanted { n, most, peeks, throws }) {
+                    Ok(Ok(None)) => self.ended(),
+                    Ok(Ok(Some(frags))) => return Ok(frags),
+                    Ok(Err(error)) => return Err(error),
+                    Err(why) => self.not_read(why, &patience)?,
+                }
+                continue;
+            }
             if throws {
                 match landing.while_bound(|| self.throw(n)) {
                     Ok(0) => self.ended(),
@@ -195,10 +207,16 @@ impl Stream {
 
     /// Fragments that its program has; made if there are none.
     pub(super) fn device_tokens(&self) -> &Arc<Tokens> {
-        // Nobody waits for pages: they come home without a word.
         self.tokens.get_or_init(|| {
-            let hunger = self.connection().shared().devices.hunger();
-            Arc::new(Tokens::new(Arc::clone(hunger), || ()))
+            let hunger = Arc::clone(self.connection().shared().devices.hunger());
+            // Nobody waits for pages: they come home without a word; but for those that a NIC put bytes into, which the kernel waits for. (Weak: behind the
+            // stream each goes by itself.)
+            let placed = Arc::downgrade(&self.placed);
+            Arc::new(Tokens::telling(hunger, move || {
+                if let Some(placed) = placed.upgrade().as_deref().and_then(OnceLock::get) {
+                    placed.home().flush();
+                }
+            }))
         })
     }
 
@@ -280,6 +298,7 @@ impl Stream {
                 let what = PollFlags::IN | PollFlags::RDHUP;
                 patience.wait_for(&connection.fd, what, LOOK_AGAIN).map_err(wait)
             }
+            NotRead::Untold(errno) => Err(by_nic::refused(errno)),
             NotRead::Errno(Errno::INTR) => Ok(()),
             // Not of the socket, but of the read itself, which took nothing.
             NotRead::Errno(
@@ -306,8 +325,11 @@ impl Stream {
 }
 
 /// Why memory cannot be bound under the kernel's TCP.
-pub(crate) fn not_bound(why: onecopy_link::NotRegistered) -> Error {
+pub(crate) fn not_bound(why: onecopy_link::NotRegistered, by_nic: Option<&NotByNic>) -> Error {
     let because = match why {
+        _ if by_nic.is_some() => {
+            "neither does the interface's NIC receive into the memory, nor does io_uring register it; `onecopy doctor` says what is missing"
+        }
         onecopy_link::NotRegistered::NoFile => {
             "the kernel puts nothing into memory that is no file, and takes nothing from there; use memory of DeviceMemory::opaque, or a stack with a link"
         }

@@ -1,10 +1,12 @@
 //! Devices' memory that is bound under the kernel's TCP.
 
-use super::landing::Landing;
+use super::landing::{Landing, Way};
+use super::nic::{Counts, Interface, Nic};
 use super::source::Source;
-use crate::carrier::{Event, Hunger};
+use crate::carrier::{Event, Hunger, NotByNic};
 use onecopy_link::rx::{BadQueue, Queues};
-use onecopy_link::{Medium, Registered};
+use onecopy_link::{Medium, NotRegistered, Registered};
+use onecopy_pool::DeviceMemory;
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::net::SocketAddr;
@@ -17,6 +19,22 @@ pub(crate) struct Devices {
     gathered: AtomicU64,
     /// The rings of its connections.
     hunger: Arc<Hunger>,
+    /// Whose NIC is asked to receive into memory by itself.
+    interface: Option<Interface>,
+    by_nic: Arc<Counts>,
+}
+
+/// Why memory is not bound.
+pub(crate) enum NotBound {
+    Queues(BadQueue),
+    Memory(NotRegistered, Option<NotByNic>),
+}
+
+/// How memory is bound: its number, and the way that payload takes there.
+pub(crate) struct Bound {
+    pub id: u32,
+    /// None where the NIC puts it there; else why it does not, where one was asked.
+    pub copied: Option<Option<NotByNic>>,
 }
 
 struct State {
@@ -27,10 +45,17 @@ struct State {
 }
 
 impl Devices {
-    pub fn new() -> Devices {
+    /// With an interface whose NIC is asked first.
+    pub fn new(interface: Option<Interface>) -> Devices {
         let queues = Queues::new(Medium::Ip);
         let state = State { queues, bound: Vec::new(), sources: Vec::new(), last: 0 };
-        Devices { state: Mutex::new(state), gathered: AtomicU64::new(0), hunger: Arc::default() }
+        Devices {
+            state: Mutex::new(state),
+            gathered: AtomicU64::new(0),
+            hunger: Arc::default(),
+            interface,
+            by_nic: Arc::default(),
+        }
     }
 
     /// Where pages come from that programs have given back without a call.
@@ -43,15 +68,50 @@ impl Devices {
         act(&mut self.state.lock().queues)
     }
 
-    /// Binds memory that is registered, to be received into; the binding's number.
-    pub fn bind(&self, registered: Registered, queues: &[u32]) -> std::result::Result<u32, BadQueue> {
+    /// Binds memory to be received into: by the NIC, if it takes it, else by the receives' own copy.
+    pub fn bind(&self, memory: &DeviceMemory, queues: &[u32]) -> std::result::Result<Bound, NotBound> {
+        self.state.lock().queues.bind(memory, queues).map_err(NotBound::Queues)?;
+        // Without the lock: it takes a while.
+        let by_nic =
+            self.interface.as_ref().map(|interface| Nic::bind(interface, memory, queues, &self.by_nic));
+        let (way, copied) = match by_nic {
+            Some(Ok(nic)) => (Way::Nic(nic), None),
+            other => {
+                let not_by_nic = other.and_then(std::result::Result::err);
+                match Registered::new(memory) {
+                    Ok(registered) => (Way::Copy(Box::new(registered)), Some(not_by_nic)),
+                    Err(why) => {
+                        self.state.lock().queues.unbind(queues);
+                        return Err(NotBound::Memory(why, not_by_nic));
+                    }
+                }
+            }
+        };
+        Ok(Bound { id: self.put(way, queues), copied })
+    }
+
+    /// What has come by NICs.
+    pub(super) fn by_nic(&self) -> [(&'static str, u64); 4] {
+        self.by_nic.all()
+    }
+
+    /// Binds memory as if a NIC put payload there, and as its `dmabuf`, for tests.
+    #[cfg(test)]
+    pub(super) fn bind_pretended(&self, memory: &DeviceMemory, dmabuf: u32, queues: &[u32]) -> u32 {
+        assert!(self.state.lock().queues.bind(memory, queues).is_ok());
+        self.put(Way::Nic(Nic::pretended(memory, dmabuf, &self.by_nic)), queues)
+    }
+
+    fn put(&self, way: Way, queues: &[u32]) -> u32 {
         let mut state = self.state.lock();
-        state.queues.bind(registered.memory(), queues)?;
         state.last += 1;
         let id = state.last;
-        let landing = Landing::new(id, registered, queues, Arc::clone(&self.hunger));
-        state.bound.push(Arc::new(landing));
-        Ok(id)
+        if matches!(way, Way::Nic(_)) {
+            // The kernel waits for pages and does not look into rings: who pushes to one gives back what lies there.
+            self.hunger.starves();
+        }
+        state.bound.push(Arc::new(Landing::new(id, way, queues, Arc::clone(&self.hunger))));
+        id
     }
 
     /// What comes from now on to its connections lies in the host's memory.

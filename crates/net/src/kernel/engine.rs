@@ -2,6 +2,7 @@
 
 use super::config::Config;
 use super::devices::Devices;
+use super::nic::Interface;
 use onecopy_chain::notify::zerocopy::{Account, Allowance};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{CommonPool, OpenError, PagePool, PoolConfig};
@@ -166,6 +167,7 @@ impl Kernel {
         wait: Wait,
         linger: Duration,
         zerocopy: Allowance,
+        interface: Option<Interface>,
     ) -> Result<Kernel, Failed> {
         let pool = PagePool::new(PoolConfig::new().limit(config.send_pages.max(1)), Heap::new());
         let pool = CommonPool::new(pool.map_err(Failed::Pages)?);
@@ -176,7 +178,7 @@ impl Kernel {
             pool: pool.clone(),
             received: OnceLock::new(),
             config,
-            devices: Arc::new(Devices::new()),
+            devices: Arc::new(Devices::new(interface)),
             account: Account::new(zerocopy),
             wait,
             begun: Instant::now(),
@@ -247,6 +249,7 @@ impl Kernel {
         let mut all = vec![("pages_registered", u64::from(self.registered))];
         all.extend(NAMES.into_iter().zip(self.shared.counters.words.iter().map(|word| word.load(Relaxed))));
         all.push(("gathered_bytes", self.shared.devices.gathered()));
+        all.extend(self.shared.devices.by_nic());
         all
     }
 }

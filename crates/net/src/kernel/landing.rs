@@ -1,5 +1,6 @@
 //! Memory of a device's that connections of the kernel's receive into.
 
+use super::nic::Nic;
 use crate::carrier::{Event, Frag, Hunger};
 use onecopy_link::Registered;
 use onecopy_pool::{DeviceMemory, Part};
@@ -26,6 +27,8 @@ pub(super) struct Landing {
     hunger: Arc<Hunger>,
     /// None once it is unbound. Held while the kernel copies.
     pub(super) pages: Mutex<Option<Registered>>,
+    /// Who puts payload there instead of the kernel's copy.
+    nic: Option<Arc<Nic>>,
     told: Mutex<Told>,
 }
 
@@ -42,14 +45,31 @@ pub(super) enum NotRead {
     /// None of its pages is free.
     Starved,
     Errno(Errno),
+    /// The kernel does not tell of what a NIC has received.
+    Untold(Errno),
+}
+
+/// What puts payload into memory.
+pub(super) enum Way {
+    /// The receive's own copy.
+    Copy(Box<Registered>),
+    Nic(Nic),
 }
 
 impl Landing {
     /// Bound to these queues, by number `id`.
-    pub fn new(id: u32, registered: Registered, queues: &[u32], hunger: Arc<Hunger>) -> Landing {
-        let memory = registered.memory().clone();
-        let (pages, told) = (Mutex::new(Some(registered)), Mutex::default());
-        Landing { id, memory, queues: queues.to_vec(), hunger, pages, told }
+    pub fn new(id: u32, way: Way, queues: &[u32], hunger: Arc<Hunger>) -> Landing {
+        let (memory, pages, nic) = match way {
+            Way::Copy(registered) => (registered.memory().clone(), Some(*registered), None),
+            Way::Nic(nic) => (nic.memory().clone(), None, Some(Arc::new(nic))),
+        };
+        let (pages, told) = (Mutex::new(pages), Mutex::default());
+        Landing { id, memory, queues: queues.to_vec(), hunger, pages, nic, told }
+    }
+
+    /// Who puts payload there, if it is a NIC.
+    pub fn nic(&self) -> Option<&Arc<Nic>> {
+        self.nic.as_ref()
     }
 
     pub fn id(&self) -> u32 {
@@ -62,6 +82,9 @@ impl Landing {
 
     /// It is bound no more, behind a read that is under way.
     pub fn unbind(&self) {
+        if let Some(nic) = &self.nic {
+            nic.unbind();
+        }
         let pages = self.pages.lock().take();
         drop(pages);
     }
@@ -71,9 +94,9 @@ impl Landing {
         self.told.lock().events.pop_front()
     }
 
-    /// Without a wait for who reads, who shows that it is.
+    /// Without a wait for who reads, who shows that it is. What a NIC has put there is received so for good: what the socket has may be there, whatever is bound by now.
     pub fn is_bound(&self) -> bool {
-        self.pages.try_lock().is_none_or(|pages| pages.is_some())
+        self.nic.is_some() || self.pages.try_lock().is_none_or(|pages| pages.is_some())
     }
 
     /// Reads up to `n` bytes of what a socket has into at most `most` parts.
@@ -125,7 +148,7 @@ impl Landing {
     }
 
     /// Tells whoever asks for events that something waits for a page, or does no more.
-    fn tell(&self, starved: bool) {
+    pub(super) fn tell(&self, starved: bool) {
         let mut told = self.told.lock();
         if told.starved != starved {
             told.starved = starved;

@@ -15,6 +15,7 @@
 //! | `datagrams` | sockets of UDP, as programs hold them |
 //! | `device` | receiving into a device's memory |
 //! | `devices`: `landing`, `source` | devices' memory that is bound: to receive into, to send from |
+//! | `nic`, `placed` | such memory that a NIC receives into by itself, and what comes of it to a connection |
 //! | `outbox` | their sends from where the bytes lie, which the ring makes |
 //! | `wait` | how calls wait, and what they say when they fail |
 //! | `options`, `address` | what is set, by setsockopt(2), and who is at either end |
@@ -29,8 +30,10 @@ mod engine;
 mod landing;
 mod listener;
 mod listening;
+mod nic;
 mod options;
 mod outbox;
+mod placed;
 mod socket;
 mod source;
 mod wait;
@@ -38,7 +41,8 @@ mod wait;
 pub use config::{Config, ZeroCopy};
 pub(crate) use datagrams::{bind as udp_bind, open as udp_open};
 pub(crate) use device::not_bound;
-pub(crate) use devices::Devices;
+pub(crate) use devices::{Devices, NotBound};
 pub(crate) use engine::{Failed, Kernel};
 pub(crate) use listener::listen;
+pub(crate) use nic::Interface;
 pub(crate) use socket::connect;

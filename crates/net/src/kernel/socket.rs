@@ -5,6 +5,7 @@ use super::config::ZeroCopy;
 use super::connection::{Connection, Goes, Inner, NO_PAGE, Phase};
 use super::engine::{Kernel, Shared};
 use super::options;
+use super::placed::Placed;
 use super::source::Sources;
 use super::wait::{Patience, explained, here};
 use crate::bell::Bell;
@@ -67,6 +68,8 @@ pub(super) struct Stream {
     lender: OnceLock<Lender>,
     /// Fragments of a device's memory that its program has; made with the first.
     pub(super) tokens: OnceLock<Arc<Tokens>>,
+    /// What has come by a NIC; made with the first receive.
+    pub(super) placed: Arc<OnceLock<Placed>>,
 }
 
 impl Stream {
@@ -83,6 +86,7 @@ impl Stream {
             bell: OnceLock::new(),
             lender: OnceLock::new(),
             tokens: OnceLock::new(),
+            placed: Arc::default(),
         }
     }
 
@@ -371,6 +375,9 @@ impl tcp::Connection for Stream {
     fn take(&self, max: usize, how: tcp::Taking) -> Result<Option<Segment<Chain>>> {
         let patience = Patience::of(self.common(), Way::Read, how.dont_wait);
         if self.may_go_to_a_device() && !(how.before && self.connection.lock().has_failed()) {
+            if let Some(taken) = self.take_by_nic(max, how, &patience)? {
+                return Ok(taken);
+            }
             match how.device {
                 true => {
                     if let Some(data) = self.device_chain(max, &patience)? {
@@ -408,6 +415,9 @@ impl tcp::Connection for Stream {
     fn peek(&self, max: usize, all: bool, dont_wait: bool) -> Result<Option<Segment<Chain>>> {
         let patience = Patience::of(self.common(), Way::Read, dont_wait);
         if self.may_go_to_a_device() {
+            if let Some(seen) = self.peek_by_nic(max, &patience)? {
+                return Ok(seen);
+            }
             self.is_readable(&patience)?;
         }
         self.call(Op::Recv, &patience, |state| {
@@ -455,7 +465,7 @@ impl tcp::Connection for Stream {
             Goes::Device(..) => rustix::io::ioctl_fionread(&*self.connection.fd).unwrap_or(0),
             _ => 0,
         };
-        (state.receive.len() + there) as usize
+        (state.receive.len() + there) as usize + self.placed.get().map_or(0, Placed::len)
     }
 
     fn unacknowledged_bytes(&self) -> usize {
@@ -479,7 +489,8 @@ impl Drop for Stream {
             if let Some(tokens) = self.tokens.get() {
                 tokens.close();
             }
-            let reset = self.options.lock().linger == Some(Duration::ZERO);
+            let unread = self.placed.get().is_some_and(|placed| placed.len() > 0);
+            let reset = unread || self.options.lock().linger == Some(Duration::ZERO);
             self.connection.close(reset);
         }
     }

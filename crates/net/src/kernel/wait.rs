@@ -178,6 +178,9 @@ pub(super) fn explained(op: Op, errno: Errno) -> Error {
         (Op::Send, Errno::NOBUFS) => {
             "the stack has no page left; let other sockets send what they hold first"
         }
+        (Op::Recv, Errno::PROTO) => {
+            "the NIC put bytes into other memory than the rule for the connection's address names; have its flow come to queues of that binding alone"
+        }
         (Op::Option, Errno::NOPROTOOPT) => {
             "the kernel's sockets take it by another call (setsockopt(2) names them), or by sysctl"
         }

@@ -1,7 +1,7 @@
 //! How a stack comes to be.
 
 use super::handle::Stack;
-use crate::kernel::{self, Kernel};
+use crate::kernel::{self, Interface, Kernel};
 use crate::own::{self, Driver, Owner, Setup};
 use crate::port::Port;
 use onecopy_chain::notify::zerocopy::Allowance;
@@ -45,6 +45,7 @@ pub struct Builder {
     tcp: Option<tcp::Config>,
     udp: Option<udp::Config>,
     zerocopy: Option<Allowance>,
+    interface: Option<String>,
 }
 
 impl Stack {
@@ -73,6 +74,7 @@ impl Builder {
             tcp: None,
             udp: None,
             zerocopy: None,
+            interface: None,
         }
     }
 
@@ -205,6 +207,15 @@ impl Builder {
         self
     }
 
+    /// The network interface whose NIC [`Stack::bind_rx`] asks first, where the kernel carries the bytes: one that can receives into a device's memory by itself (the kernel's
+    /// device memory TCP, Documentation/networking/devmem.rst). It takes memory with a dma-buf ([`DeviceMemory::dma_buf`](onecopy_pool::DeviceMemory::dma_buf)), CAP_NET_ADMIN, and
+    /// a NIC that is set to split headers and to bring the flows to the queues that are bound (ethtool); queues are then the NIC's. Where it refuses, memory is bound as
+    /// without, and [`Binding::path`](crate::devmem::Binding::path) says why. A stack of the program's own has none: [`BuildError::NotOfOwn`]. (No hardware has been tried yet.)
+    #[must_use]
+    pub fn interface(self, name: impl Into<String>) -> Builder {
+        Builder { interface: Some(name.into()), ..self }
+    }
+
     /// What sends without a copy may keep, all sockets together, and which of them are copied instead. If it is not given, as the kernel has it
     /// for this process when the stack is built: RLIMIT_MEMLOCK, or no limit with CAP_IPC_LOCK ([`Allowance::of_process`]), 128 KiB of notices
     /// a socket; and copied is what this machine copies faster.
@@ -220,11 +231,16 @@ impl Builder {
     /// [`BuildError`], which says what to do.
     pub fn build(self) -> Result<Stack, BuildError> {
         let (config, wait, linger, zerocopy) = (self.kernel, self.wait, self.linger, self.zerocopy);
+        let name = self.interface.clone();
         let kernel = || {
-            let started = Kernel::start(config, wait, linger, zerocopy.unwrap_or_default());
+            let named =
+                |name: String| Interface::named(&name).map_err(|errno| BuildError::Interface { name, errno });
+            let interface = name.map(named).transpose()?;
+            let started = Kernel::start(config, wait, linger, zerocopy.unwrap_or_default(), interface);
             started.map(Stack::of_kernel).map_err(BuildError::from)
         };
         match self.transport {
+            None if self.interface.is_some() => Err(BuildError::NotOfOwn("interface")),
             None => self.build_own(),
             Some(Transport::Kernel) => match self.said_of_own() {
                 Some(method) => Err(BuildError::NotOfKernel(method)),
@@ -333,6 +349,15 @@ pub enum BuildError {
     Shards(&'static str),
     /// [`Transport::Kernel`] was asked for, and by this method of [`Builder`] what only a stack of the program's own has.
     NotOfKernel(&'static str),
+    /// A stack of the program's own was asked for, and by this method of [`Builder`] what only the kernel's TCP has.
+    NotOfOwn(&'static str),
+    /// There is no such network interface.
+    Interface {
+        /// What it was to be called.
+        name: String,
+        /// What the kernel says.
+        errno: Errno,
+    },
     /// The kernel was to carry the bytes, and its io_uring cannot be used.
     Uring(Refused),
 }
@@ -378,6 +403,14 @@ impl fmt::Display for BuildError {
                 "Builder::{method} is about a stack of the program's own, and Transport::Kernel has none: do not call it, or \
                  let Builder::transport be Auto or unsaid"
             ),
+            BuildError::NotOfOwn(method) => write!(
+                f,
+                "Builder::{method} is about the kernel's TCP, and this stack is the program's own: do not call it, or build with \
+                 Transport::Kernel"
+            ),
+            BuildError::Interface { name, errno } => {
+                write!(f, "there is no network interface {name:?} ({errno}); `ip link` has their names")
+            }
             BuildError::Uring(refused) => write!(f, "the kernel cannot carry the bytes: {refused}"),
         }
     }
@@ -389,7 +422,7 @@ impl From<BuildError> for std::io::Error {
     fn from(error: BuildError) -> std::io::Error {
         let kind = match &error {
             BuildError::Tap(error) => std::io::Error::from(error.errno()).kind(),
-            BuildError::System(errno) => errno.kind(),
+            BuildError::System(errno) | BuildError::Interface { errno, .. } => errno.kind(),
             BuildError::Uring(refused) => refused.errno().kind(),
             BuildError::Pages(_) => std::io::ErrorKind::OutOfMemory,
             _ => std::io::ErrorKind::InvalidInput,

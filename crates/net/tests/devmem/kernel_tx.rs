@@ -95,7 +95,7 @@ fn received(mut receiver: &TcpStream, len: usize) -> Vec<u8> {
 #[test]
 fn bytes_are_taken_from_where_they_lie_by_the_sends_own_copy() {
     let Some((kernel, tx)) = Kernel::new() else { return };
-    assert_eq!((tx.path(), tx.id()), (Path::Direct, 1));
+    assert_eq!((tx.path(), tx.id()), (Path::Direct(None), 1));
     let (sender, receiver) = kernel.connect();
     let ranges = [range(0, 1), range(4095, 2), range(5000, 3), range(8192, 300_000), range(77, 1_500_001)];
     let whole: Vec<u8> = ranges.iter().flat_map(|range| part(&kernel.data, *range).to_vec()).collect();

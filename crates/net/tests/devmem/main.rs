@@ -7,6 +7,7 @@ mod dma_buf;
 mod ends;
 mod kernel;
 mod kernel_tx;
+mod nic;
 mod random;
 mod receive;
 mod refill;

@@ -101,7 +101,7 @@ fn from_one_devices_memory_to_anothers() {
                 // By the kernel alone: out of one memory, and into the other.
                 assert_eq!((sent.kernel_copied, landed.kernel_copied), (all, all));
                 assert_eq!((memory.copied().out, world.memory.copied().into), (0, 0));
-                assert_eq!((tx.path(), binding.path()), (Path::Direct, Path::Direct));
+                assert_eq!((tx.path(), binding.path()), (Path::Direct(None), Path::Direct(None)));
             }
             false => copied(&world, (&sender, &tx, &memory), &binding, all),
         }
@@ -129,7 +129,7 @@ fn copied(
     assert_eq!(gathered > 0, lands.is_ok(), "{lands:?}");
     for path in [tx.path(), binding.path()] {
         match lands {
-            Ok(_) => assert_eq!(path, Path::Direct),
+            Ok(_) => assert_eq!(path, Path::Direct(None)),
             Err(refused) => {
                 assert_eq!(path, Path::Staged(Why::Memory(NotRegistered::Refused(refused))));
                 assert!(path.to_string().ends_with(&refused.to_string()), "{path}");

@@ -186,7 +186,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__nc)
-            opts="-l -U -u -v -d -q -N -w -h --listen --unix --udp --tap --addr --gateway --mtu --kernel-addr --shards --transport --send --recv --sum --json --save-profile --verbose --no-stdin --quit --no-shutdown --timeout --devmem --memory --queue --queues --validate --generate --chunk --fail-on-linear --discard --pair --check --color --help"
+            opts="-l -U -u -v -d -q -N -w -h --listen --unix --udp --tap --addr --gateway --mtu --kernel-addr --shards --transport --send --recv --sum --json --save-profile --verbose --no-stdin --quit --no-shutdown --timeout --devmem --memory --queue --queues --nic --validate --generate --chunk --fail-on-linear --discard --pair --check --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -265,6 +265,10 @@ _onecopy() {
                     return 0
                     ;;
                 --queues)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --nic)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -164,6 +164,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l devmem -d 'Receiv
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l memory -d 'Bytes of that memory; left out, 64M' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l queue -d 'The first receive queue to bind; the connection\'s flow is steered to it' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l queues -d 'How many receive queues to bind. One more is left to all other flows' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l nic -d 'Have the NIC of this interface receive into the memory by itself, with --transport kernel-uring: --queue is a queue of its. It takes CAP_NET_ADMIN, a NIC that can, and /dev/udmabuf. Where it refuses, what is done instead is told, and why. (No hardware has been tried yet)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l validate -d 'Compare what is received with the pattern 1, 2 ... N-1, newline, and give up after 20 wrong bytes. (`yes $(echo -e \\\\x01\\\\x02\\\\x03\\\\x04\\\\x05\\\\x06)` makes that of 7.) With --generate: what is sent' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l generate -d 'Send so many bytes of the pattern of --validate' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l chunk -d 'Send in ranges of at most so many bytes, of which each send has as many as it takes' -r

@@ -244,7 +244,7 @@ fn dma_buf() -> Probe {
 }
 
 /// Whether an interface's driver takes a device's memory to receive into (the kernel's device memory TCP, NETDEV_CMD_BIND_RX). Each is asked with a file that
-/// is no dma-buf, so that none begins to. (What io_uring's zero copy Rx takes is not tried: that begins with a restart of the queue.)
+/// is no dma-buf, so that none begins to. (What io_uring's zero copy Rx takes is not tried: that begins with a restart of the queue, and no transport uses it.)
 fn nic_memory() -> Probe {
     let (netdev, file) = match (Netdev::open(), fs::File::open("/dev/null")) {
         (Ok(netdev), Ok(file)) => (netdev, file),
@@ -271,14 +271,14 @@ fn of_refusals(refusals: &[(String, Refusal)]) -> Probe {
     let may: Vec<&str> = may.map(|(name, _)| &**name).collect();
     if !may.is_empty() {
         return Probe::fails(format!(
-            "the drivers of {} might, which only a dma-buf can tell; onecopy's transports do not use it yet",
+            "the drivers of {} might, which only a dma-buf can tell: `onecopy nc --devmem --nic` and Builder::interface have it tried, and say which way bytes take. No hardware was tried yet",
             may.join(", ")
         ));
     }
     match refusals.first() {
-        Some((name, refusal)) => {
-            Probe::fails(format!("no interface's driver receives into a device's memory: {name}: {refusal}"))
-        }
+        Some((name, refusal)) => Probe::fails(format!(
+            "no interface's driver receives into a device's memory, so the kernel copies once (Builder::interface): {name}: {refusal}"
+        )),
         None => Probe::fails("there is no interface"),
     }
 }

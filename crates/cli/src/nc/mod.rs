@@ -218,7 +218,12 @@ impl Args {
 
     /// The kernel's TCP and UDP through io_uring.
     fn kernel(&self) -> anyhow::Result<(Stack, Option<String>)> {
-        let stack = Stack::builder().transport(Transport::Kernel).build()?;
+        let builder = Stack::builder().transport(Transport::Kernel);
+        let stack = match self.devmem.nic() {
+            Some(interface) => builder.interface(interface),
+            None => builder,
+        };
+        let stack = stack.build()?;
         if self.verbose {
             let registered =
                 stack.link_counters().iter().any(|(name, value)| *name == "pages_registered" && *value > 0);

@@ -215,6 +215,61 @@ fn the_kernels_tcp_carries_it_from_memory_to_memory_without_any_privilege() {
     }
 }
 
+/// A NIC that cannot is asked, and what is done instead is told.
+#[test]
+fn a_nic_that_refuses_is_told_of_and_the_kernel_copies() {
+    if !lands_by_the_kernel() {
+        return;
+    }
+    let kernel = ["--transport", "kernel-uring", "--json", "--validate", "7", "--memory", "4M"];
+    let mut server = Running::start(&mut onecopy(
+        &[&["nc", "--devmem", "-l", "127.0.0.1:0", "-v", "--nic", "lo"][..], &kernel].concat(),
+    ));
+    let at = server.listens();
+    let client = ["nc", "--devmem", &at, "--generate", "1000000"];
+    let client = ended(&[&client[..], &kernel].concat()).well().report();
+    let server = server.end().well();
+    let said = server.said.join("\n");
+    assert!(said.contains("payload comes by the kernel's one copy, not by the NIC: "), "{said}");
+    let report = server.report();
+    all_by_reference(&report["received"], 1_000_000);
+    let path = |side: &Value| side["path"].as_str().unwrap().to_owned();
+    assert!(path(&report["received"]).contains("not by the NIC"), "{report}");
+    assert_eq!(path(&client["sent"]), "by the kernel's one copy", "{client}");
+}
+
+#[test]
+fn a_nic_is_for_who_receives_over_the_kernel_s_tcp() {
+    for (args, why) in [
+        (&["-l", "127.0.0.1:0", "--nic", "lo"][..], "takes sockets of ours"),
+        (&["-l", "127.0.0.1:0", "--nic", "lo", "--transport", "auto"], "add --transport kernel-uring"),
+        (
+            &[
+                "-l",
+                "127.0.0.1:0",
+                "--nic",
+                "lo",
+                "--transport",
+                "kernel-uring",
+                "--generate",
+                "9",
+                "--validate",
+                "3",
+            ],
+            "send nothing",
+        ),
+        (
+            &["-l", "127.0.0.1:0", "--nic", "no-such-nic", "--transport", "kernel-uring"],
+            "`ip link` has their names",
+        ),
+        (&["127.0.0.1:1", "--nic", "lo", "--transport", "kernel-uring"], "--listen"),
+    ] {
+        let ended = ended(&[&["nc", "--devmem"], args].concat());
+        let said = ended.said.join("\n");
+        assert!(!ended.status.success() && said.contains(why), "{args:?}: {said}");
+    }
+}
+
 /// Who tries until somebody listens, and sends at once, finds the memory bound. (Where neither can be, what is told is what was tried first.)
 #[test]
 fn memory_is_bound_before_anybody_can_connect() {

@@ -59,6 +59,10 @@ pub struct Flags {
     /// How many receive queues to bind. One more is left to all other flows
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = units::some, requires = "devmem")]
     queues: usize,
+    /// Have the NIC of this interface receive into the memory by itself, with --transport kernel-uring: --queue is a queue of its. It takes CAP_NET_ADMIN, a NIC that can, and
+    /// /dev/udmabuf. Where it refuses, what is done instead is told, and why. (No hardware has been tried yet)
+    #[arg(long, value_name = "INTERFACE", requires = "devmem", requires = "listen", conflicts_with_all = ["tap", "pair", "check"])]
+    nic: Option<String>,
     /// Compare what is received with the pattern 1, 2 ... N-1, newline, and give up after 20 wrong bytes. (`yes $(echo -e
     /// \\x01\\x02\\x03\\x04\\x05\\x06)` makes that of 7.) With --generate: what is sent
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..), requires = "devmem")]
@@ -94,6 +98,11 @@ pub enum Kind {
 }
 
 impl Flags {
+    /// The interface whose NIC is to receive.
+    pub fn nic(&self) -> Option<&str> {
+        self.nic.as_deref()
+    }
+
     /// Whether it is asked for.
     pub fn is_some(&self) -> bool {
         self.devmem.is_some()
@@ -154,6 +163,12 @@ impl Plan {
         let validates = flags.validate.is_some() && flags.generate.is_none();
         if !receives && (args.recv.is_some() || flags.discard || flags.fail_on_linear || validates) {
             let why = "who receives into a device's memory listens, since its flow is steered by the port: add -l, or send something";
+            return Err(Usage(why.into()).into());
+        }
+        if flags.nic.is_some()
+            && !matches!((&role, args.transport), (Role::Receive(_), Some(super::Way::KernelUring)))
+        {
+            let why = "--nic is for who receives over the kernel's TCP: add --transport kernel-uring, and send nothing";
             return Err(Usage(why.into()).into());
         }
         if matches!(role, Role::Receive(_)) && flags.chunk.is_some() {
@@ -247,6 +262,10 @@ impl Plan {
                 memory.len(),
                 binding.id()
             );
+        }
+        // Who asks for a NIC hears when it is none.
+        if self.args.verbose || self.flags().nic.is_some() {
+            tell!("onecopy nc: payload comes {}", binding.path());
         }
         self.listening(at);
         Ok((listener, receive::Receiver { stack: stack.clone(), memory, binding, queues }))

@@ -39,7 +39,12 @@ impl Receiver {
         if plan.args.verbose {
             tell!("onecopy nc: {} is connected to {}", stream.local_addr()?, stream.peer_addr()?);
         }
-        let of = Of { stack: self.stack.clone(), memory: self.memory.clone(), queues: self.queues.clone() };
+        let of = Of {
+            stack: self.stack.clone(),
+            memory: self.memory.clone(),
+            queues: self.queues.clone(),
+            path: self.binding.path().to_string(),
+        };
         state.receives(Got::new(plan.pattern().filter(|_| !plan.flags().discard)), of, stream.try_clone()?);
         let mut looking = Looking::new(&self.memory, sink, plan);
         let done = self.until_the_end(&stream, plan, &mut looking, state);

@@ -144,6 +144,8 @@ pub struct Of {
     pub memory: DeviceMemory,
     /// The queues that are bound.
     pub queues: Vec<u32>,
+    /// Which way payload takes to the memory, or out of it.
+    pub path: String,
 }
 
 /// What was counted by others.
@@ -154,6 +156,7 @@ struct Counts {
     memory: u64,
     queues: Vec<(u32, QueueStats)>,
     names: (Option<String>, Option<String>),
+    path: String,
 }
 
 /// One direction. While it runs, its connection is held to be asked.
@@ -173,6 +176,7 @@ impl<T> Side<T> {
             memory: of.memory.len(),
             queues: Vec::new(),
             names,
+            path: of.path.clone(),
         };
         Side { what, live: Some((of, stream)), counts }
     }
@@ -267,6 +271,7 @@ fn counts_json(counts: &Counts) -> Value {
         "local": counts.names.0,
         "peer": counts.names.1,
         "memory": counts.memory,
+        "path": counts.path,
         "user_copied": counts.stats.user_copied(),
         "kernel_copied": counts.stats.kernel_copied,
         "referenced": counts.stats.referenced,

@@ -91,7 +91,12 @@ pub fn send(
     state: &State,
 ) -> anyhow::Result<()> {
     let binding = stream.stack().bind_tx(memory).context("the memory cannot be sent from")?;
-    let of = Of { stack: stream.stack().clone(), memory: memory.clone(), queues: Vec::new() };
+    let of = Of {
+        stack: stream.stack().clone(),
+        memory: memory.clone(),
+        queues: Vec::new(),
+        path: binding.path().to_string(),
+    };
     state.sends(Gave::new(), of, stream.try_clone()?);
     let done = all(&stream, &binding, &mut source, chunk.map(|chunk| chunk as u64), state);
     state.sent_all();

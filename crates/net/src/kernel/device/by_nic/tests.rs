@@ -229,3 +229,27 @@ fn what_is_left_unread_resets_and_what_cannot_be_ends_the_connection() {
     assert!(broken.raw_os_error() == 71 && broken.reason().is_some(), "{broken}");
     assert_eq!(script.returned().concat(), [(1, 1)]);
 }
+
+#[test]
+fn what_a_fork_s_child_drops_is_its_parent_s() {
+    onecopy_testing::alone!();
+    let Some((world, script)) = World::scripted() else { return };
+    script.tells(&[frag(0, 10, 1), frag(10, 10, 2)]);
+    let frags = world.frags(10, 9, RecvFlags::empty()).unwrap();
+    let mine = std::cell::RefCell::new(Some((world, frags)));
+    let child = onecopy_sys::fork::child(|| {
+        let Some((world, frags)) = mine.take() else { return 1 };
+        drop(frags);
+        if !world.frags(10, 9, RecvFlags::empty()).is_err_and(|error| error.raw_os_error() == 130) {
+            return 2;
+        }
+        drop(world);
+        // The socket is both processes': a token that went back would be the parent's.
+        i32::from(!script.returned().is_empty()) * 3
+    });
+    assert_eq!(child.unwrap().wait(), onecopy_sys::fork::Ended::Returned(0));
+    let (world, frags) = mine.take().unwrap();
+    drop(frags);
+    assert_eq!(script.returned(), [[(1, 1)]]);
+    assert_eq!(world.frags(10, 9, RecvFlags::empty()).unwrap().device()[0].offset, 10);
+}

@@ -7,11 +7,38 @@ use libloading::Library;
 /// CUcontext, CUstream, CUevent, CUmodule, CUfunction.
 pub(crate) type Handle = *mut c_void;
 
+/// cuMemcpyBatchAsync: destinations, sources, lengths, and how many there are; attributes, the first copy that each is for, and how many there are; where
+/// the number of a copy that is wrong goes; the stream.
+pub(crate) type CopyBatch = unsafe extern "C" fn(
+    *mut u64,
+    *mut u64,
+    *mut usize,
+    usize,
+    *mut CopyAttributes,
+    *mut usize,
+    usize,
+    *mut usize,
+    Handle,
+) -> c_int;
+
+/// CUmemcpyAttributes_v1.
+#[repr(C)]
+pub(crate) struct CopyAttributes {
+    /// CU_MEMCPY_SRC_ACCESS_ORDER_STREAM is 1: sources are read in the stream's order.
+    pub source_order: c_int,
+    /// CUmemLocation: a type and a number. They say where managed memory is, and such as CUDA does not know; ours is neither (0: nothing is said).
+    pub source: [c_int; 2],
+    pub destination: [c_int; 2],
+    pub flags: c_uint,
+}
+
 macro_rules! api {
     ($($field:ident = $symbol:literal($($arg:ty),*);)*) => {
         /// Pointers to them. They stay valid: the library is never unloaded ([`crate::Driver`]).
         pub(crate) struct Api {
             $(pub $field: unsafe extern "C" fn($($arg),*) -> c_int,)*
+            /// Of CUDA 12.8; older drivers have none.
+            pub copy_batch: Option<CopyBatch>,
         }
 
         impl Api {
@@ -26,6 +53,8 @@ macro_rules! api {
                     // size_t have 64 bits, CUdevice and CUresult are int.
                     $($field: *unsafe { library.get::<unsafe extern "C" fn($($arg),*) -> c_int>($symbol) }
                         .map_err(|_| $symbol)?,)*
+                    // SAFETY: as above. The name without a version stands for the function as CUDA 12.8 had it: that of 13 is called _v2.
+                    copy_batch: unsafe { library.get::<CopyBatch>("cuMemcpyBatchAsync") }.ok().map(|found| *found),
                 })
             }
         }

@@ -1,6 +1,6 @@
 //! A device's context, and what is made in it. Each thing frees itself; each call is made while the context is the thread's current one.
 
-use crate::api::Handle;
+use crate::api::{CopyAttributes, Handle};
 use crate::driver::{Driver, done};
 use crate::error::Error;
 use onecopy_pool::Region;
@@ -241,6 +241,49 @@ impl Stream {
         // SAFETY: as the caller promises.
         done("cuMemcpyHtoDAsync", unsafe {
             (current.of.driver.api.copy_in)(to, from.cast(), len, self.0.raw)
+        })
+    }
+
+    /// Whether there is [`Stream::copy_in_batch`].
+    pub fn has_batches(&self) -> bool {
+        self.0.of.driver.api.copy_batch.is_some()
+    }
+
+    /// Has pieces of the host's memory copied to the device's, all asked for at once and done in any order: (to, from, length) each.
+    ///
+    /// # Safety
+    ///
+    /// As [`Stream::copy_in`], of each; no two have a byte of the device's in common.
+    pub unsafe fn copy_in_batch(
+        &self,
+        current: &Current<'_>,
+        pieces: impl Iterator<Item = (u64, *const u8, usize)>,
+    ) -> Result<(), Error> {
+        const CALL: &str = "cuMemcpyBatchAsync";
+        let batch = current.of.driver.api.copy_batch.ok_or(Error::failed(CALL, 801))?;
+        let (mut to, mut from, mut lens) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, bytes, len) in pieces {
+            to.push(at);
+            // A registered page has its address for the device's copies, too (unified addressing).
+            from.push(bytes.expose_provenance() as u64);
+            lens.push(len);
+        }
+        let mut attributes =
+            CopyAttributes { source_order: 1, source: [0; 2], destination: [0; 2], flags: 0 };
+        let (mut first, mut wrong) = (0, usize::MAX);
+        // SAFETY: three arrays of as many entries, one set of attributes, which is for the first copy and all behind it; the rest is as the caller promises.
+        done(CALL, unsafe {
+            batch(
+                to.as_mut_ptr(),
+                from.as_mut_ptr(),
+                lens.as_mut_ptr(),
+                to.len(),
+                &mut attributes,
+                &mut first,
+                1,
+                &mut wrong,
+                self.0.raw,
+            )
         })
     }
 

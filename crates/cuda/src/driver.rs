@@ -12,6 +12,9 @@ use std::sync::Arc;
 /// The CUDA version that a driver has to support: major, minor. (cuDevicePrimaryCtxRelease_v2 is of this one.)
 pub const MINIMUM: (u32, u32) = (11, 0);
 
+/// From which on drivers have cuMemcpyBatchAsync.
+const BATCHES: (u32, u32) = (12, 8);
+
 /// The driver's library, by the soname that it has had since CUDA exists.
 const LIBRARY: &str = "libcuda.so.1";
 
@@ -51,7 +54,7 @@ impl Driver {
         let api = Api::find(&library);
         // As said above.
         mem::forget(library);
-        let api = api.map_err(|symbol| Error::Incomplete { library: shown.clone(), symbol })?;
+        let mut api = api.map_err(|symbol| Error::Incomplete { library: shown.clone(), symbol })?;
         let number = |call: &'static str, get: unsafe extern "C" fn(*mut c_int) -> c_int| {
             let mut value = 0;
             // SAFETY: the pointer is valid for a write of one int for the length of the call.
@@ -65,6 +68,7 @@ impl Driver {
         if version < MINIMUM {
             return Err(Error::TooOld { found: version });
         }
+        api.copy_batch = api.copy_batch.filter(|_| version >= BATCHES);
         // SAFETY: the flags have to be 0, and it may be called from any thread, any number of times.
         done("cuInit", unsafe { (api.init)(0) })?;
         let devices = number("cuDeviceGetCount", api.device_count)?;

@@ -82,7 +82,7 @@ impl Lane {
 
     /// The way that is to be taken: `forced`, or what the costs say, where it can be.
     pub fn choose(&self, runs: &[Run], costs: &Costs, forced: Option<Way>) -> Way {
-        // Pieces for one place have to be copied in the order in which they came, and a kernel's blocks are run in any.
+        // Pieces for one place have to be copied in the order in which they came, and a kernel's blocks are run in any, as is a batch.
         if self.kernel.is_none() || runs.iter().any(|run| run.pinned.is_none()) || meet(runs) {
             return Way::Copies;
         }
@@ -90,6 +90,7 @@ impl Lane {
         let bytes = runs.iter().map(|run| run.len).sum();
         match forced.unwrap_or_else(|| costs.choose(runs.len(), bytes, span)) {
             Way::Span if span.is_none() => Way::Gather,
+            Way::Batch if !self.stream.has_batches() => Way::Copies,
             way => way,
         }
     }
@@ -99,7 +100,7 @@ impl Lane {
     /// # Safety
     ///
     /// The bytes of each run stay readable and as they are, and `keep` is kept, until the stream has come past them or has failed for good. Each run goes to memory
-    /// of the device. There are at most [`MOST`].
+    /// of the device. There are at most [`MOST`]. Where the way is not [`Way::Copies`], no two go to the same byte.
     pub unsafe fn put(
         &mut self,
         current: &Current<'_>,
@@ -116,6 +117,13 @@ impl Lane {
                     unsafe { self.stream.copy_in(current, run.to, run.from, run.len)? };
                 }
                 Ok(())
+            }
+            (Way::Batch, _) => {
+                self.asked.copies += runs.len() as u64;
+                // SAFETY: as the caller promises.
+                unsafe {
+                    self.stream.copy_in_batch(current, runs.iter().map(|run| (run.to, run.from, run.len)))
+                }
             }
             (_, None) => Err(unfit),
             (way, Some((kernel, scratch))) => {

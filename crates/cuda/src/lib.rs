@@ -24,6 +24,7 @@
 //! |---|---|---|
 //! | [`Way::Copies`] | a copy for each piece, in one stream (cuMemcpyHtoDAsync) | few pieces, large ones |
 //! | [`Way::Gather`] | a kernel that reads all pieces over the bus | many pieces, small ones |
+//! | [`Way::Batch`] | the same copies, by one call (cuMemcpyBatchAsync, CUDA 12.8) | many pieces, where a launch is dear |
 //! | [`Way::Span`] | one copy of all that lies from the first piece to the last, and a kernel that puts the pieces in place from there | many pieces that lie close together |
 //!
 //! Which is the fastest for how many pieces of which size is measured when a device is opened first ([`Cuda::report`] shows it). Pages that cannot be

@@ -11,7 +11,7 @@ pub struct Report {
     /// The CUDA version that the driver supports: major, minor.
     pub driver: (u32, u32),
     /// Bytes that were submitted and that each way took, in the order of [`Way::ALL`]. What had to be done again is in `redone`.
-    pub bytes: [u64; 3],
+    pub bytes: [u64; 4],
     /// Of these, bytes from pages that are not pinned: the driver stages them by the CPU.
     pub pageable: u64,
     /// Bytes that were written at once ([`onecopy_pool::Device::write_at`]) and read.
@@ -55,10 +55,10 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (major, minor) = self.driver;
         writeln!(f, "{}, driver for CUDA {major}.{minor}", self.device)?;
-        let [copied, gathered, spanned] = self.bytes;
+        let [copied, gathered, spanned, batched] = self.bytes;
         writeln!(
             f,
-            "bytes: {copied} by copies ({} pageable), {gathered} by the kernel, {spanned} by spans",
+            "bytes: {copied} by copies ({} pageable), {gathered} by the kernel, {spanned} by spans, {batched} by batched copies",
             self.pageable
         )?;
         writeln!(

@@ -11,11 +11,13 @@ pub enum Way {
     Gather,
     /// One copy of all that lies between the first and the last, and a kernel that puts them in place.
     Span,
+    /// A copy for each, all asked for by one call (cuMemcpyBatchAsync). Drivers for CUDA 12.8 and newer have it; with others it is [`Way::Copies`].
+    Batch,
 }
 
 impl Way {
     /// All of them.
-    pub const ALL: [Way; 3] = [Way::Copies, Way::Gather, Way::Span];
+    pub const ALL: [Way; 4] = [Way::Copies, Way::Gather, Way::Span, Way::Batch];
 }
 
 impl fmt::Display for Way {
@@ -24,6 +26,7 @@ impl fmt::Display for Way {
             Way::Copies => "copies",
             Way::Gather => "gather",
             Way::Span => "span",
+            Way::Batch => "batch",
         })
     }
 }
@@ -36,7 +39,7 @@ pub struct Shape {
     /// Bytes of each.
     pub len: u32,
     /// Nanoseconds on the device, in the order of [`Way::ALL`]; infinite for a way that there is not.
-    pub ns: [f64; 3],
+    pub ns: [f64; 4],
 }
 
 /// What was measured on a device.
@@ -90,9 +93,10 @@ mod tests {
         let shape = |pieces, len, ns| Shape { pieces, len, ns };
         let costs = Costs {
             shapes: vec![
-                shape(1, 4096, [2.0, 6.0, 7.0]),
-                shape(64, 4096, [100.0, 20.0, 15.0]),
-                shape(64, 65536, [100.0, 200.0, f64::INFINITY]),
+                shape(1, 4096, [2.0, 6.0, 7.0, 3.0]),
+                shape(16, 1024, [20.0, 16.0, 15.0, 8.0]),
+                shape(64, 4096, [100.0, 20.0, 15.0, 40.0]),
+                shape(64, 65536, [100.0, 200.0, f64::INFINITY, f64::INFINITY]),
             ],
         };
         assert_eq!(costs.choose(1, 4096, Some(4096)), Way::Copies);
@@ -101,6 +105,7 @@ mod tests {
         assert_eq!(costs.choose(50, 50 * 4096, Some(75 * 4096)), Way::Gather);
         assert_eq!(costs.choose(50, 50 * 4096, None), Way::Gather);
         assert_eq!(costs.choose(64, 64 * 60000, None), Way::Copies);
+        assert_eq!(costs.choose(16, 16 * 1000, None), Way::Batch);
         assert_eq!(costs.choose(0, 0, None), Way::Copies);
         assert_eq!(Costs::default().choose(64, 1 << 20, Some(1 << 20)), Way::Copies);
     }

@@ -67,7 +67,7 @@ fn pattern(len: usize) -> Vec<u8> {
 #[test]
 fn payload_comes_into_the_devices_memory_by_every_way() {
     alone!();
-    for way in [None, Some(Way::Copies), Some(Way::Gather), Some(Way::Span)] {
+    for way in [None, Some(Way::Copies), Some(Way::Gather), Some(Way::Span), Some(Way::Batch)] {
         let world = world(way);
         let data = pattern(3 << 20);
         let got = std::thread::scope(|scope| {

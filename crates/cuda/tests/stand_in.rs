@@ -141,7 +141,7 @@ fn every_byte_arrives_by_every_way() {
             assert_eq!((report.pageable, report.fell_back, report.redone, report.kept), (0, 0, 0, 0));
             assert!(report.by(way) > 0 && report.lost.is_none());
             match way {
-                Way::Copies => assert_eq!((report.launches, report.by(way)), (0, taken)),
+                Way::Copies | Way::Batch => assert_eq!((report.launches, report.by(way)), (0, taken)),
                 Way::Gather => assert_eq!((report.copies, report.launches), (0, report.batches)),
                 // What does not lie within a span is gathered.
                 Way::Span => assert_eq!((report.by(Way::Copies), report.launches), (0, report.batches)),
@@ -239,6 +239,8 @@ fn what_a_call_refuses_goes_another_way_and_arrives() {
         (Way::Gather, "cuMemHostAlloc"),
         (Way::Span, "cuMemcpyHtoDAsync_v2"),
         (Way::Span, "cuLaunchKernel"),
+        (Way::Batch, "cuMemcpyBatchAsync"),
+        (Way::Batch, "execute"),
         (Way::Copies, "cuEventRecord"),
         (Way::Gather, "cuEventCreate"),
         (Way::Gather, "cuEventQuery"),
@@ -264,7 +266,7 @@ fn what_a_call_refuses_goes_another_way_and_arrives() {
             if matches!(symbol, "execute" | "cuEventRecord") {
                 assert!(report.redone > 0, "{symbol}: {report}");
             }
-            if matches!(symbol, "cuLaunchKernel") {
+            if matches!(symbol, "cuLaunchKernel" | "cuMemcpyBatchAsync") {
                 assert_eq!(report.fell_back, 1, "{symbol}: {report}");
             }
             world.end();
@@ -443,6 +445,44 @@ fn many_pieces_are_gathered_where_each_copy_is_dear() {
     world.end();
 }
 
+/// Where launches are dear, and a piece of a batch is cheaper than a copy.
+fn many_copies(version: u64, refused: u32, batched: bool) {
+    let control = Control::open();
+    control.set("kernel_ns", 1_000_000);
+    control.set("copy_ns", 5_000);
+    control.set("piece_ns", 100);
+    control.set("version", version);
+    control.fail("cuMemcpyBatchAsync", 0, refused, 801);
+    let mut world = World::new(None);
+    let mut model = world.model();
+    world.submit(&mut model, 300, true).unwrap();
+    world.memory.settle().unwrap();
+    let report = world.cuda.report();
+    assert_eq!((report.by(Way::Batch) > 0, report.by(Way::Copies) > 0), (batched, !batched), "{report}");
+    assert_eq!((report.fell_back, report.launches), (0, 0), "{report}");
+    assert!(report.costs.shapes.iter().all(|shape| shape.ns[Way::Batch as usize].is_finite() == batched));
+    world.check(&model);
+    world.end();
+}
+
+#[test]
+fn many_copies_are_asked_for_at_once_where_that_is_the_fastest() {
+    alone!();
+    many_copies(12080, 0, true);
+}
+
+#[test]
+fn a_driver_that_has_no_batches_is_asked_for_each_copy() {
+    alone!();
+    many_copies(12070, 0, false);
+}
+
+#[test]
+fn a_batch_that_the_driver_refuses_is_no_way() {
+    alone!();
+    many_copies(12080, u32::MAX, false);
+}
+
 #[test]
 fn a_programs_stream_is_ordered_before_and_behind() {
     alone!();
@@ -505,8 +545,10 @@ fn whatever_fails_at_random_nothing_is_lost_or_used_too_early() {
     alone!();
     let seeds = std::env::var("CUDA_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
     for seed in 1..=seeds {
-        let mut world =
-            World::new([None, Some(Way::Copies), Some(Way::Gather), Some(Way::Span)][seed as usize % 4]);
+        let mut world = World::new(
+            [None, Some(Way::Copies), Some(Way::Gather), Some(Way::Span), Some(Way::Batch)]
+                [seed as usize % 5],
+        );
         world.random = seed;
         world.next = (seed % 3 != 0).then_some(0);
         world.control.set("seed", seed);
@@ -516,11 +558,12 @@ fn whatever_fails_at_random_nothing_is_lost_or_used_too_early() {
                 "execute",
                 "cuLaunchKernel",
                 "cuMemcpyHtoDAsync_v2",
+                "cuMemcpyBatchAsync",
                 "cuEventRecord",
                 "cuEventQuery",
                 "cuEventSynchronize",
             ];
-            let symbol = symbols[world.draw(6) as usize];
+            let symbol = symbols[world.draw(7) as usize];
             // One at a time: what fails twice in a row is lost, and says so.
             let after = world.draw(30) as u32;
             world.control.fail(symbol, after, 1, 999);

@@ -126,9 +126,9 @@ fn quoted(error: &dyn std::error::Error) -> String {
 fn row(head: &str, (bytes, took): (usize, f64), report: &Report) {
     let Report { device: model, driver: (major, minor), pageable, launches, copies, waited, redone, .. } =
         report;
-    let [copied, gathered, spanned] = report.bytes;
+    let [copied, gathered, spanned, batched] = report.bytes;
     println!(
-        r#"{head}:true,"model":"{model}","driver":"{major}.{minor}","bytes":{bytes},"gbps":{:.3},"by_copies":{copied},"by_gather":{gathered},"by_span":{spanned},"pageable":{pageable},"copies":{copies},"launches":{launches},"waited":{waited},"redone":{redone}}}"#,
+        r#"{head}:true,"model":"{model}","driver":"{major}.{minor}","bytes":{bytes},"gbps":{:.3},"by_copies":{copied},"by_gather":{gathered},"by_span":{spanned},"by_batch":{batched},"pageable":{pageable},"copies":{copies},"launches":{launches},"waited":{waited},"redone":{redone}}}"#,
         bytes as f64 * 8.0 / took / 1e9
     );
 }

@@ -55,7 +55,7 @@ impl Control {
     /// Sets one of: `seed`, `version` (12080), `devices` (1), `gone` (the CUresult of every call from now on), `sticky` (1: what fails on the
     /// device makes it gone), `run` (1: whatever lies in streams is run now),
     /// `stir` (0: who only asks finds nothing new; what is waited for is run), `watch` (0: what is to be read may be written over), and what takes how long on the device's clock: `copy_ns` a copy, `kernel_ns` a
-    /// launch, `copy_gib` and `kernel_gib` GiB a second.
+    /// launch, `piece_ns` one of a batch, `copy_gib` and `kernel_gib` GiB a second.
     ///
     /// # Panics
     ///

@@ -245,6 +245,52 @@ unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut usize) -> c_int {
     0
 }
 
+/// CUmemcpyAttributes_v1: the sources' order, two locations, flags.
+type Attributes = [c_int; 6];
+
+/// As cuda.h of CUDA 12.8 has it.
+///
+/// # Safety
+///
+/// See the module.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "it is C's name")]
+#[allow(clippy::too_many_arguments, reason = "it is C's function")]
+unsafe extern "C" fn cuMemcpyBatchAsync(
+    to: *const u64,
+    from: *const u64,
+    lens: *const usize,
+    count: usize,
+    attributes: *const Attributes,
+    firsts: *const usize,
+    kinds: usize,
+    wrong: *mut usize,
+    stream: u64,
+) -> c_int {
+    inside("cuMemcpyBatchAsync", |machine| {
+        // SAFETY: there are as many of each.
+        let (attributes, first) = unsafe { (*attributes, *firsts) };
+        // Sources in the stream's order, and nothing else: what onecopy asks for. The legacy default stream is refused.
+        if count == 0 || kinds != 1 || first != 0 || attributes != [1, 0, 0, 0, 0, 0] || stream < 2 {
+            return Err(INVALID_VALUE);
+        }
+        let stream = named(machine, stream);
+        let mut pieces = Vec::new();
+        for at in 0..count {
+            // SAFETY: there are as many of each.
+            let (to, from, len) = unsafe { (*to.add(at), *from.add(at) as usize, *lens.add(at)) };
+            if machine.memory.resolve(to, len).is_none() || !machine.memory.is_pinned(from, len) {
+                // SAFETY: see the module.
+                unsafe { give(wrong, at)? };
+                return Err(INVALID_VALUE);
+            }
+            pieces.push((to, from, len));
+        }
+        machine.shuffle(&mut pieces);
+        machine.accept(stream, Op::Batch { pieces })
+    })
+}
+
 /// As cuda.h has it.
 ///
 /// # Safety

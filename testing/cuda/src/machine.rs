@@ -34,6 +34,10 @@ pub enum Op {
         from: usize,
         len: usize,
     },
+    /// To device addresses, from pinned memory: (to, from, length) each, done in any order.
+    Batch {
+        pieces: Vec<(u64, usize, usize)>,
+    },
     /// To a device address, what was staged.
     Staged {
         to: u64,
@@ -106,6 +110,8 @@ struct Event {
 struct Costs {
     copy_ns: u64,
     copy_gib: u64,
+    /// A piece of a batch, which is a copy otherwise.
+    piece_ns: u64,
     kernel_ns: u64,
     kernel_gib: u64,
 }
@@ -197,7 +203,7 @@ impl Machine {
             watch: true,
             random: 1,
             clock_ns: 0,
-            costs: Costs { copy_ns: 1500, copy_gib: 20, kernel_ns: 6000, kernel_gib: 20 },
+            costs: Costs { copy_ns: 1500, copy_gib: 20, piece_ns: 1000, kernel_ns: 6000, kernel_gib: 20 },
             streams: BTreeMap::from([(LEGACY, Stream::default())]),
             events: BTreeMap::new(),
             modules: BTreeMap::new(),
@@ -221,6 +227,7 @@ impl Machine {
             "run" => self.run_all(),
             "copy_ns" => self.costs.copy_ns = value,
             "copy_gib" => self.costs.copy_gib = value.max(1),
+            "piece_ns" => self.costs.piece_ns = value,
             "kernel_ns" => self.costs.kernel_ns = value,
             "kernel_gib" => self.costs.kernel_gib = value.max(1),
             _ => return None,
@@ -287,8 +294,9 @@ impl Machine {
     pub fn accept(&mut self, stream: u64, op: Op) -> Result<(), c_int> {
         let watched: Vec<Watched> =
             self.sources(&op).into_iter().map(|(at, len)| Watched { at, len, hash: hash(at, len) }).collect();
-        match op {
+        match &op {
             Op::In { .. } | Op::Staged { .. } => self.copies += 1,
+            Op::Batch { pieces } => self.copies += pieces.len() as u64,
             Op::Launch { .. } => self.launches += 1,
             _ => {}
         }
@@ -321,6 +329,7 @@ impl Machine {
         match op {
             _ if !self.watch => Vec::new(),
             Op::In { from, len, .. } => vec![(*from, *len)],
+            Op::Batch { pieces } => pieces.iter().map(|(_, from, len)| (*from, *len)).collect(),
             Op::Launch { kernel, arguments, .. } if kernel.name() == "onecopy_gather" => {
                 let (table, count) = (arguments[0], arguments[1] as usize);
                 let Some(entries) = self.memory.resolve(table, count * 24) else { return Vec::new() };
@@ -398,6 +407,14 @@ impl Machine {
             return Err(NOT_READY);
         }
         Ok(to.at_ns - from.at_ns.min(to.at_ns))
+    }
+
+    /// Puts them into an order that is drawn.
+    pub fn shuffle<T>(&mut self, all: &mut [T]) {
+        for at in (1..all.len()).rev() {
+            let other = (self.draw() % (at as u64 + 1)) as usize;
+            all.swap(at, other);
+        }
     }
 
     fn draw(&mut self) -> u64 {
@@ -489,14 +506,21 @@ impl Machine {
         let mut blocks = Vec::new();
         if let Op::Launch { grid, .. } = op {
             blocks.extend((0..grid.1).flat_map(|y| (0..grid.0).map(move |x| (x, y))));
-            for at in (1..blocks.len()).rev() {
-                let other = (self.draw() % (at as u64 + 1)) as usize;
-                blocks.swap(at, other);
-            }
+            self.shuffle(&mut blocks);
         }
         let bytes = |at: u64, len: usize| self.memory.resolve(at, len).ok_or(ILLEGAL_ADDRESS);
         let (to, from, len) = match op {
             Op::In { to, from, len } => (bytes(*to, *len)?, *from as *const u8, *len),
+            Op::Batch { pieces } => {
+                for (to, from, len) in pieces {
+                    let to = bytes(*to, *len)?;
+                    // SAFETY: memory that is mapped, and the host's, which a user of the driver promises to keep until this is done.
+                    unsafe { std::ptr::copy(*from as *const u8, to, *len) };
+                    self.clock_ns += self.costs.piece_ns + *len as u64 / self.costs.copy_gib;
+                }
+                self.clock_ns += self.costs.copy_ns;
+                return Ok(());
+            }
             Op::Staged { to, bytes: staged } => (bytes(*to, staged.len())?, staged.as_ptr(), staged.len()),
             Op::Out { to, from, len } => (*to as *mut u8, bytes(*from, *len)?.cast_const(), *len),
             Op::Within { to, from, len } => (bytes(*to, *len)?, bytes(*from, *len)?.cast_const(), *len),

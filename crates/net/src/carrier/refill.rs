@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// A push is a store, a fence and a load: no lock, no system call, no allocation, and it waits for nobody. It does what
 /// [`Stream::dont_need`](crate::tcp::Stream::dont_need) does, for all that lies in the ring, only where somebody waits for it who would not look, or where it finds no room:
 ///
-/// - a peer of the stack may send no whole segment ([`Event::Starved`](super::Event::Starved)), for want of pages or as its stream is not read;
+/// - a peer of the stack may send no whole segment for want of pages ([`Event::Starved`](super::Event::Starved));
 /// - a NIC puts bytes into memory that the stack has bound ([`Builder::interface`](crate::Builder::interface)): it waits for pages and does not look there;
 /// - the ring is full: nobody has taken anything out for as long as it has entries. So none is ever lost or refused, and
 ///   [`RefillStats::full`] counts how often a larger ring would have saved the call.

@@ -312,6 +312,40 @@ fn a_receiver_that_sleeps_goes_on_by_pushes_alone() {
     }
 }
 
+#[test]
+fn a_stream_that_nobody_reads_makes_no_push_a_call() {
+    // Much more than a receive buffer.
+    let world = World::new(8192);
+    let binding = world.bind();
+    let (unread, other) = (world.connect(), world.connect());
+    let mut ring = other.1.refill_ring(64).unwrap();
+    let began = Instant::now();
+    // Its window is shut: all that the peer has sent is acknowledged, and it has more.
+    let waiting = || (unread.1.readable_bytes().unwrap(), unread.0.unacknowledged_bytes().unwrap());
+    let mut before = (0, 0);
+    loop {
+        assert!(began.elapsed() < LONG, "the window does not close");
+        let sent = unread.0.send_with_flags(&pattern(16 << 10), SendFlags::DONTWAIT);
+        std::thread::sleep(Duration::from_millis(10));
+        let now = waiting();
+        if sent.is_err() && now == before {
+            break;
+        }
+        before = now;
+    }
+    assert!(before.0 > 0 && before.1 > 0, "{before:?}");
+    let frags = take(&other.0, &other.1, 3000, 1000);
+    ring.push_all(&frags);
+    assert_eq!((ring.stats().starved, counts(ring.stats()).1), (0, 0));
+    assert_eq!(binding.event(), None);
+    // Read, it goes on, and the other's pushes still are no calls.
+    let mut came = 0;
+    while came < before.0 + before.1 {
+        came += unread.1.recv_frags(1 << 20).unwrap().len();
+    }
+    assert_eq!((binding.event(), ring.stats().starved), (None, 0));
+}
+
 /// Under the kernel's TCP: whoever waits for a page gets one that lies in the ring of another stream.
 #[test]
 fn who_waits_for_a_page_takes_it_from_any_streams_ring() {

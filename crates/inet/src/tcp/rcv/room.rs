@@ -29,9 +29,11 @@ impl Receiver {
         self.is.contains(Is::NARROWED)
     }
 
-    /// Whether the peer may send no whole segment: for want of room, or as what answered its SYN said so.
+    /// Whether the peer may send no whole segment though the buffer has room for it: for want of room here, or as what answered its SYN said so.
     pub fn is_starved(&self) -> bool {
-        self.window_left() < self.acks.mss()
+        let mss = self.acks.mss();
+        // (Where the program does not read, more room would change nothing.)
+        self.window_left() < mss && self.windows.select(self.held(), mss).0 > 0
     }
 
     /// The smallest room that a window is said for: a whole segment, in the units that windows and rooms are counted in.

@@ -13,7 +13,7 @@ use onecopy_link::pair::Path;
 use onecopy_link::{Capabilities, Gso, Medium, Packet, Train};
 use onecopy_pool::provider::Opaque;
 use onecopy_pool::{DeviceId, PagePool, PoolConfig};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 const BOTH: [Medium; 2] = [Medium::Ethernet, Medium::Ip];
 
@@ -389,6 +389,12 @@ fn an_interface_that_cannot_be_is_refused() {
     let gateway = Ipv4Addr::new(10, 0, 1, 1);
     let lost = Config::new(all, MAC_A, &[ours], [0; 16]).gateway(gateway);
     assert_eq!(Interface::new(lost).err(), Some(BadConfig::Gateway(gateway.into())));
+    let to_itself = Config::new(all, MAC_A, &[ours], [0; 16]).gateway(A);
+    assert_eq!(Interface::new(to_itself).err(), Some(BadConfig::OwnGateway(A.into())));
+    let mut mixed = Config::new(all, MAC_A, &[ours], [0; 16]);
+    let (to, gateway) = (Cidr::new(Ipv6Addr::from_bits(0xfd01 << 112), 48).unwrap(), B.into());
+    mixed.routes.push(Route { to, gateway: Some(gateway) });
+    assert_eq!(Interface::new(mixed).err(), Some(BadConfig::Family { to, gateway }));
     let mut many = Config::new(all, MAC_A, &[ours], [0; 16]);
     many.routes = (0..64).map(|net| Route { to: cidr([172, 16, net, 0], 24), gateway: None }).collect();
     assert_eq!(Interface::new(many).err(), Some(BadConfig::Routes));

@@ -84,7 +84,8 @@ const TAKEN: &str = "another socket of this stack has that port; choose another,
 const NOT_OURS: &str =
     "the stack does not have that address; give it to Builder::address, or bind to 0.0.0.0";
 pub(crate) const NO_PORT: &str = "no port is left; close some sockets first";
-const NO_WAY: &str = "no route leads there; give the stack a gateway (Builder::gateway)";
+const NO_WAY: &str =
+    "no route leads there; give the stack a gateway or a route (Builder::gateway, Builder::route)";
 const NO_HOST: &str = "no such host answers there; is its address right, and its interface up?";
 const NO_PAGE: &str = "the stack has no page left; let other sockets send what they hold first";
 const NO_SOCKET: &str = "the stack has as many sockets as it may have; close some first";

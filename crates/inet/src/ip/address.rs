@@ -43,10 +43,17 @@ impl Cidr {
                 (own.to_bits() ^ other.to_bits()) & mask_v4(self.prefix) == 0
             }
             (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
-                (own.to_bits() ^ other.to_bits()) & mask == 0
+                (own.to_bits() ^ other.to_bits()) & mask_v6(self.prefix) == 0
             }
             _ => false,
+        }
+    }
+
+    /// Whether it is a network, and no address in one: no bit is set behind the prefix.
+    pub fn is_network(&self) -> bool {
+        match self.address {
+            IpAddr::V4(own) => own.to_bits() & !mask_v4(self.prefix) == 0,
+            IpAddr::V6(own) => own.to_bits() & !mask_v6(self.prefix) == 0,
         }
     }
 
@@ -76,6 +83,11 @@ impl Cidr {
 #[inline]
 fn mask_v4(prefix: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
+}
+
+#[inline]
+fn mask_v6(prefix: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
 }
 
 impl fmt::Display for Cidr {
@@ -146,6 +158,8 @@ mod tests {
         assert!(
             cidr("10.1.2.3/32").contains(ip("10.1.2.3")) && !cidr("10.1.2.3/32").contains(ip("10.1.2.2"))
         );
+        assert!(cidr("10.1.16.0/20").is_network() && !net.is_network() && Cidr::ALL.is_network());
+        assert!(cidr("10.1.2.3/32").is_network() && !cidr("0.0.0.1/0").is_network());
         assert!(Cidr::ALL.contains(ip("255.255.255.255")) && Cidr::new(ip("1.2.3.4"), 33).is_none());
     }
 
@@ -156,6 +170,7 @@ mod tests {
         assert_eq!((net.broadcast(), net.network()), (None, None));
         assert!(cidr("::1/128").contains(ip("::1")) && !cidr("::1/128").contains(ip("::2")));
         assert!(Cidr::ALL_V6.contains(ip("ff02::1")) && Cidr::new(ip("::1"), 129).is_none());
+        assert!(cidr("2001:db8:1::/48").is_network() && !net.is_network() && Cidr::ALL_V6.is_network());
         // Neither has anything of the other's.
         assert!(!Cidr::ALL_V6.contains(ip("10.0.0.1")) && !Cidr::ALL.contains(ip("::a00:1")));
     }

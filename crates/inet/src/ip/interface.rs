@@ -67,6 +67,15 @@ pub enum BadConfig {
     Address(Cidr),
     /// The gateway is on none of our networks.
     Gateway(IpAddr),
+    /// The gateway is an address of ours: nothing would ever leave.
+    OwnGateway(IpAddr),
+    /// The network is of one family, its gateway of the other.
+    Family {
+        /// The network.
+        to: Cidr,
+        /// Who was to bring packets there.
+        gateway: IpAddr,
+    },
     /// More routes than are looked at for each packet.
     Routes,
     /// The MTU is less than every host takes (RFC 791, section 3.2: 68; RFC 8200, section 5: 1280), or more than IP's header can say.
@@ -89,6 +98,15 @@ impl fmt::Display for BadConfig {
                 write!(
                     f,
                     "the gateway {gateway} is on none of the networks of our addresses; give it an address there"
+                )
+            }
+            BadConfig::OwnGateway(gateway) => {
+                write!(f, "the gateway {gateway} is an address of ours; give it that of a router")
+            }
+            BadConfig::Family { to, gateway } => {
+                write!(
+                    f,
+                    "{to} is of another family than its gateway {gateway}; give it a router of its own family"
                 )
             }
             BadConfig::Routes => write!(f, "more than {} routes; take larger networks", Routes::MAX),
@@ -170,12 +188,16 @@ impl Interface {
             }
         }
         for route in routes {
-            if let Some(gateway) = route.gateway
-                && (gateway.is_ipv4() != route.to.address().is_ipv4()
-                    || gateway.is_loopback()
-                    || !addresses.iter().any(|own| own.contains(gateway)))
-            {
-                return Err(BadConfig::Gateway(gateway));
+            if let Some(gateway) = route.gateway {
+                if gateway.is_ipv4() != route.to.address().is_ipv4() {
+                    return Err(BadConfig::Family { to: route.to, gateway });
+                }
+                if addresses.iter().any(|own| own.address() == gateway) {
+                    return Err(BadConfig::OwnGateway(gateway));
+                }
+                if gateway.is_loopback() || !addresses.iter().any(|own| own.contains(gateway)) {
+                    return Err(BadConfig::Gateway(gateway));
+                }
             }
             if !table.add(route) {
                 return Err(BadConfig::Routes);

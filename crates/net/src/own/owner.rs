@@ -7,7 +7,7 @@ use super::shard::Shard;
 use super::sleep::Sleep;
 use crate::port::Port;
 use onecopy_chain::notify::zerocopy::{Account, Allowance};
-use onecopy_inet::ip::{BadConfig, Cidr};
+use onecopy_inet::ip::{BadConfig, Cidr, Route};
 use onecopy_inet::key::Seed;
 use onecopy_inet::shard::Share;
 use onecopy_inet::stack::Config;
@@ -19,7 +19,6 @@ use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use onecopy_sys::signal;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -41,7 +40,7 @@ pub(crate) struct Setup {
     /// One for each shard.
     pub ports: Vec<Box<dyn Port>>,
     pub addresses: Vec<Cidr>,
-    pub gateways: Vec<IpAddr>,
+    pub routes: Vec<Route>,
     pub mac: Option<Mac>,
     pub seed: Option<Seed>,
     pub driver: Driver,
@@ -107,9 +106,7 @@ impl Owner {
         let mut shards = Vec::new();
         for ((me, port), mesh) in setup.ports.into_iter().enumerate().zip(meshes) {
             let mut ip = ip::Config::new(port.capabilities(), mac, &setup.addresses, seed);
-            for gateway in &setup.gateways {
-                ip = ip.gateway(*gateway);
-            }
+            ip.routes.clone_from(&setup.routes);
             // (Of one there is none.)
             ip.share = mesh.as_ref().and_then(|_| Share::new(me as u16, count as u16, &seed));
             let mut config = Config::new(ip, seed);

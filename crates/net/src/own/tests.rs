@@ -19,7 +19,7 @@ fn stack(port: impl Port + 'static, driver: Driver) -> Owner {
     let setup = Setup {
         ports: vec![Box::new(port)],
         addresses: vec![Cidr::new(Ipv4Addr::new(10, 0, 0, 1), 24).unwrap()],
-        gateways: Vec::new(),
+        routes: Vec::new(),
         mac: None,
         seed: None,
         driver,

@@ -5,7 +5,7 @@ use crate::kernel::{self, Interface, Kernel};
 use crate::own::{self, Driver, Owner, Setup};
 use crate::port::Port;
 use onecopy_chain::notify::zerocopy::Allowance;
-use onecopy_inet::ip::{BadConfig, Cidr};
+use onecopy_inet::ip::{BadConfig, Cidr, Route};
 use onecopy_inet::key::Seed;
 use onecopy_inet::wire::Mac;
 use onecopy_inet::{tcp, udp};
@@ -32,7 +32,8 @@ pub struct Builder {
     link: Option<Where>,
     mtu: Option<u32>,
     addresses: Vec<Result<Cidr, String>>,
-    gateways: Vec<IpAddr>,
+    gateways: Vec<Route>,
+    routes: Vec<Result<Route, String>>,
     mac: Option<Mac>,
     seed: Option<Seed>,
     driver: Option<Driver>,
@@ -62,6 +63,7 @@ impl Builder {
             mtu: None,
             addresses: Vec::new(),
             gateways: Vec::new(),
+            routes: Vec::new(),
             mac: None,
             seed: None,
             driver: None,
@@ -133,7 +135,31 @@ impl Builder {
     /// Where packets for all other networks of its family go. Of one family the last one counts.
     #[must_use]
     pub fn gateway(mut self, gateway: IpAddr) -> Builder {
-        self.gateways.push(gateway);
+        let to = if gateway.is_ipv4() { Cidr::ALL } else { Cidr::ALL_V6 };
+        self.gateways.push(Route { to, gateway: Some(gateway) });
+        self
+    }
+
+    /// Where packets for one network go, such as `10.1.0.0/16` or `fd01::/48`: to `gateway`, a router on a network of an address of the stack's. May be
+    /// called more than once: of several networks that have an address the one with the longest prefix counts, of one network the last
+    /// call. There are 64 routes at most, those of the networks of the stack's addresses among them.
+    ///
+    /// ```
+    /// use onecopy_net::Stack;
+    /// # use onecopy_link::Tap;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (link, _other) = Tap::cable(1500)?;
+    /// let builder = Stack::builder().link(link).address("10.0.0.5/24").address("fd00::5/64");
+    /// let builder = builder.gateway("10.0.0.1".parse()?).route("10.1.0.0/16", "10.0.0.2".parse()?);
+    /// let stack = builder.route("fd01::/48", "fd00::2".parse()?).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn route(mut self, network: &str, gateway: IpAddr) -> Builder {
+        let to = cidr(network).filter(Cidr::is_network);
+        let route = to.map(|to| Route { to, gateway: Some(gateway) });
+        self.routes.push(route.ok_or_else(|| network.to_owned()));
         self
     }
 
@@ -262,6 +288,7 @@ impl Builder {
             (matches!(self.link, Some(Where::Ports(_))), "link"),
             (!self.addresses.is_empty(), "address"),
             (!self.gateways.is_empty(), "gateway"),
+            (!self.routes.is_empty(), "route"),
             (self.mtu.is_some(), "mtu"),
             (self.mac.is_some(), "mac"),
             (self.shards.is_some(), "shards"),
@@ -281,6 +308,10 @@ impl Builder {
         }
         if addresses.is_empty() {
             return Err(BuildError::NoAddress);
+        }
+        let mut routes = self.gateways;
+        for route in self.routes {
+            routes.push(route.map_err(BuildError::Route)?);
         }
         let ports: Vec<Box<dyn Port>> = match self.link.ok_or(BuildError::NoLink)? {
             Where::Ports(ports) => match self.shards {
@@ -307,7 +338,7 @@ impl Builder {
         let setup = Setup {
             ports,
             addresses,
-            gateways: self.gateways,
+            routes,
             mac: self.mac,
             seed: self.seed,
             driver: self.driver.unwrap_or_default(),
@@ -337,9 +368,11 @@ pub enum BuildError {
     NoAddress,
     /// That is none.
     Address(String),
+    /// That is no network ([`Builder::route`]).
+    Route(String),
     /// The TAP device could not be had.
     Tap(TapError),
-    /// The addresses, the gateway or the hardware address do not fit.
+    /// The addresses, the routes or the hardware address do not fit.
     Config(BadConfig),
     /// There is no memory for pages.
     Pages(OpenError),
@@ -393,6 +426,10 @@ impl fmt::Display for BuildError {
             BuildError::Address(text) => {
                 write!(f, "{text:?} is no address with a prefix; write it as 10.0.0.2/24")
             }
+            BuildError::Route(text) => write!(
+                f,
+                "{text:?} is no network with a prefix; write it as 10.1.0.0/16, with no bit set behind those of the prefix"
+            ),
             BuildError::Tap(error) => error.fmt(f),
             BuildError::Config(error) => error.fmt(f),
             BuildError::Pages(error) => error.fmt(f),

@@ -462,11 +462,12 @@ fn a_stack_that_cannot_have_its_link_falls_back_if_it_may() {
 #[test]
 fn what_only_a_stack_of_the_programs_own_has_is_refused() {
     type Say = fn(Builder) -> Builder;
-    let said: [(&str, Say); 12] = [
+    let said: [(&str, Say); 13] = [
         ("tap", |builder| builder.tap("onecopy0")),
         ("link", |builder| builder.link(Tap::cable(1500).unwrap().0)),
         ("address", |builder| builder.address("10.9.9.9/24")),
         ("gateway", |builder| builder.gateway(IpAddr::from([10, 9, 9, 1]))),
+        ("route", |builder| builder.route("10.1.0.0/16", IpAddr::from([10, 9, 9, 1]))),
         ("mtu", |builder| builder.mtu(1500)),
         ("mac", |builder| builder.mac(Mac([2, 0, 0, 0, 0, 1]))),
         ("shards", |builder| builder.shards(1)),

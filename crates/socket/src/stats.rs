@@ -65,6 +65,7 @@ macro_rules! counters {
 
         impl Counters {
             /// Makes them from the words of a row.
+            #[inline]
             pub(crate) fn over(words: &'static [AtomicU64]) -> Counters {
                 Counters { $($name: Counter(&words[Index::$name as usize]),)* }
             }

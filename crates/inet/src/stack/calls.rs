@@ -34,7 +34,8 @@ impl Stack {
     ///
     /// [`Error::NoMemory`] where there are as many as there may be.
     pub fn tcp_open(&mut self) -> Result<Id, Error> {
-        self.sockets.insert_with(|_| Slot::Fresh(Box::default())).ok_or(Error::NoMemory)
+        let fresh = |_| Slot::Fresh(Box::new(Fresh::new(Arc::clone(&self.settings))));
+        self.sockets.insert_with(fresh).ok_or(Error::NoMemory)
     }
 
     /// Gives it an address (bind(2)): port 0 is one that nobody has. `reuse` is SO_REUSEADDR.

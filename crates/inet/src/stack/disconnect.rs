@@ -4,6 +4,7 @@ use super::Stack;
 use super::slab::Id;
 use super::socket::{Fresh, Slot};
 use crate::tcp::{Error, State};
+use std::sync::Arc;
 
 impl Stack {
     /// connect(2), called of what is or was a connection: says how it goes. Where it says why it could not be made, the next call begins
@@ -52,7 +53,9 @@ impl Stack {
     /// A connection that has ended is a socket without one.
     fn renew(&mut self, id: Id, error: Option<Error>) {
         let Some(slot @ Slot::Connection(_)) = self.sockets.get_mut(id) else { return };
-        if let Slot::Connection(mut gone) = std::mem::replace(slot, Slot::Fresh(Box::default())) {
+        if let Slot::Connection(mut gone) =
+            std::mem::replace(slot, Slot::Fresh(Box::new(Fresh::new(Arc::default()))))
+        {
             self.shared.release(&self.config, &gone.charge);
             let settings = gone.connection.settings().clone();
             let (hold, asked, wake) = (gone.hold.take(), gone.asked, gone.wake);

@@ -44,6 +44,7 @@ use socket::{Over, Slot};
 use spare::Spare;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// What a stack is made of.
 #[derive(Clone, Debug)]
@@ -103,6 +104,8 @@ pub struct Stack {
     config: tcp::Config,
     ip: Interface,
     sockets: Slab<Slot>,
+    /// What sockets begin with: theirs, too, as long as they change nothing.
+    settings: Arc<tcp::Settings>,
     demux: Demux,
     ports: Ports,
     numbers: Isn,
@@ -136,6 +139,7 @@ impl Stack {
         Ok(Stack {
             ip: Interface::new(config.ip)?,
             sockets: Slab::new(config.sockets),
+            settings: Arc::default(),
             demux: Demux::new(&config.seed),
             ports: Ports::new(&config.seed, config.ports.clone()),
             numbers: Isn::new(&config.seed),

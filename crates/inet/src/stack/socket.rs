@@ -56,7 +56,7 @@ impl Asked {
 }
 
 /// Made, and neither connected nor listening.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Fresh {
     pub settings: Arc<Settings>,
     pub asked: Asked,
@@ -67,6 +67,13 @@ pub(super) struct Fresh {
     pub wake: Wake,
     /// Its connect waits for the first bytes (TCP_FASTOPEN_CONNECT).
     pub deferred: Option<Ends>,
+}
+
+impl Fresh {
+    pub fn new(settings: Arc<Settings>) -> Fresh {
+        let (asked, wake) = (Asked::default(), Wake::empty());
+        Fresh { settings, asked, hold: None, error: None, wake, deferred: None }
+    }
 }
 
 /// Waits for connections.

@@ -114,7 +114,7 @@ pub(crate) trait Options: Endpoint {
         self.common().settings()
     }
 
-    fn counters(&self) -> &Counters {
+    fn counters(&self) -> Counters {
         self.common().counters()
     }
 

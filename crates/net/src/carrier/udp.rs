@@ -75,7 +75,7 @@ impl dyn Endpoint {
         self.common().settings()
     }
 
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> Counters {
         self.common().counters()
     }
 

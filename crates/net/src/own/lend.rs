@@ -15,7 +15,7 @@ use std::time::Duration;
 impl<P: Protocol> Socket<P> {
     /// What it has for such sends, if it was needed.
     pub fn lender(&self) -> Option<&Lender> {
-        self.lender.get()
+        self.lender.get().map(|lender| &**lender)
     }
 
     /// The same, made if there is none.
@@ -23,7 +23,7 @@ impl<P: Protocol> Socket<P> {
         match self.lender.get() {
             Some(lender) => Ok(lender),
             None => {
-                let fresh = Lender::new(self.inner().account())?;
+                let fresh = Box::new(Lender::new(self.inner().account())?);
                 Ok(self.lender.get_or_init(|| fresh))
             }
         }

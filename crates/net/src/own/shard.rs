@@ -90,9 +90,9 @@ pub(super) struct Asleep {
 struct Attended {
     waiter: Arc<Waiter>,
     bell: Option<Shows>,
-    readiness: AskReadiness,
-    /// Where `onecopy ss` sees it, and what.
-    shown: Shown,
+    asks: &'static Asks,
+    /// Where `onecopy ss` sees it.
+    row: Arc<Row>,
 }
 
 /// Where it is shown what a socket is ready for.
@@ -100,22 +100,25 @@ enum Shows {
     /// At its own descriptor.
     Own(Arc<Bell>),
     /// Together with those of other shards, as this one of them.
-    Joint(Arc<Joint>, usize),
+    Joint(Arc<Joint>, u32),
 }
 
 impl Shows {
     fn show(&self, ready: Readiness) {
         match self {
             Shows::Own(bell) => bell.show(ready),
-            Shows::Joint(joint, part) => joint.show(*part, ready),
+            Shows::Joint(joint, part) => joint.show(*part as usize, ready),
         }
     }
 }
 
-type Shown = (Arc<Row>, fn(&Stack, Id) -> (u8, u64, u64));
-
-/// Asks a socket's protocol what its descriptor is to show.
-type AskReadiness = fn(&Stack, Id) -> Readiness;
+/// What a socket's protocol is asked.
+pub(crate) struct Asks {
+    /// What its descriptor is to show.
+    pub readiness: fn(&Stack, Id) -> Readiness,
+    /// What `onecopy ss` is to show.
+    pub moves: fn(&Stack, Id) -> (u8, u64, u64),
+}
 
 /// What a turn came to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -212,13 +215,17 @@ impl Shard {
     }
 
     /// Whoever waits for socket `id` from here on.
-    pub fn attend(&mut self, id: Id, readiness: AskReadiness, shown: Shown) -> Arc<Waiter> {
+    pub fn attend(&mut self, id: Id, asks: &'static Asks, row: Arc<Row>) -> Arc<Waiter> {
         let waiter = Arc::new(Waiter::new(id));
         let index = id.index() as usize;
         if self.sockets.len() <= index {
+            // By an eighth, and not to twice as much: most of it would be for nobody.
+            if self.sockets.capacity() <= index {
+                self.sockets.reserve_exact(index + 1 + index / 8 - self.sockets.len());
+            }
             self.sockets.resize_with(index + 1, || None);
         }
-        self.sockets[index] = Some(Attended { waiter: Arc::clone(&waiter), bell: None, readiness, shown });
+        self.sockets[index] = Some(Attended { waiter: Arc::clone(&waiter), bell: None, asks, row });
         waiter
     }
 
@@ -236,7 +243,7 @@ impl Shard {
             return Ok(Arc::clone(bell));
         }
         let bell = Arc::new(Bell::new()?);
-        bell.show((attended.readiness)(&self.inet, id));
+        bell.show((attended.asks.readiness)(&self.inet, id));
         attended.bell = Some(Shows::Own(Arc::clone(&bell)));
         self.bells += 1;
         Ok(bell)
@@ -246,16 +253,16 @@ impl Shard {
     pub fn join(&mut self, id: Id, joint: &Arc<Joint>, part: usize) {
         let attended = self.sockets.get_mut(id.index() as usize).and_then(Option::as_mut);
         let Some(attended) = attended else { return };
-        joint.show(part, (attended.readiness)(&self.inet, id));
-        attended.bell = Some(Shows::Joint(Arc::clone(joint), part));
+        joint.show(part, (attended.asks.readiness)(&self.inet, id));
+        attended.bell = Some(Shows::Joint(Arc::clone(joint), part as u32));
         self.bells += 1;
     }
 
     /// Shows who looks from outside how it is with socket `id`.
     #[inline]
     pub fn show(&self, id: Id) {
-        if let Some(Some(Attended { shown: (row, moves), .. })) = self.sockets.get(id.index() as usize) {
-            let (state, queue, unacknowledged) = moves(&self.inet, id);
+        if let Some(Some(Attended { asks, row, .. })) = self.sockets.get(id.index() as usize) {
+            let (state, queue, unacknowledged) = (asks.moves)(&self.inet, id);
             row.moves(state, queue, unacknowledged);
         }
     }
@@ -264,10 +271,8 @@ impl Shard {
     #[inline]
     pub fn mirror(&self, id: Id) {
         self.show(id);
-        if let Some(Some(Attended { bell: Some(bell), readiness, .. })) =
-            self.sockets.get(id.index() as usize)
-        {
-            bell.show(readiness(&self.inet, id));
+        if let Some(Some(Attended { bell: Some(bell), asks, .. })) = self.sockets.get(id.index() as usize) {
+            bell.show((asks.readiness)(&self.inet, id));
         }
     }
 
@@ -347,7 +352,7 @@ impl Shard {
                 continue;
             }
             if let Some(bell) = &attended.bell {
-                bell.show((attended.readiness)(&self.inet, event.id));
+                bell.show((attended.asks.readiness)(&self.inet, event.id));
             }
             attended.waiter.tell();
             self.show(event.id);

@@ -1,7 +1,7 @@
 //! What sockets of all protocols are, and how their calls wait.
 
 use super::inner::Inner;
-use super::shard::Shard;
+use super::shard::{Asks, Shard};
 use super::wait::{Gone, Learnt, Patience};
 use super::waiter::Waiter;
 use crate::bell::Bell;
@@ -61,7 +61,7 @@ pub(crate) struct Socket<P: Protocol> {
     tokens: OnceLock<Arc<Tokens>>,
     common: Common,
     /// Its sends without a copy; made with the first.
-    pub(crate) lender: OnceLock<Lender>,
+    pub(crate) lender: OnceLock<Box<Lender>>,
     reads: Learnt,
     writes: Learnt,
     protocol: PhantomData<fn() -> P>,
@@ -81,7 +81,8 @@ impl<P: Protocol> Socket<P> {
         let waiter = inner.with(|shard, _| {
             let bound = P::addresses(shard.inet(), id);
             row.names(P::NAME, bound.local, bound.remote);
-            let waiter = shard.attend(id, P::readiness, (Arc::clone(&row), P::moves));
+            let asks = const { &Asks { readiness: P::readiness, moves: P::moves } };
+            let waiter = shard.attend(id, asks, Arc::clone(&row));
             shard.show(id);
             waiter
         });
@@ -110,7 +111,7 @@ impl<P: Protocol> Socket<P> {
         self.common.settings()
     }
 
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> Counters {
         self.common.counters()
     }
 

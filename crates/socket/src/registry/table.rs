@@ -151,6 +151,7 @@ impl Row {
 
     /// Returns the counters, which are in the row. Use them only while the row lives: later another socket
     /// counts there.
+    #[inline]
     pub fn counters(&self) -> Counters {
         Counters::over(&self.words[word::COUNTERS..])
     }

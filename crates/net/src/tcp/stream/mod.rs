@@ -259,7 +259,7 @@ impl Stream {
                 Ok(Some(data)) if flags.contains(RecvFlags::TRUNC) => done += data.payload().len(),
                 Ok(Some(data)) => {
                     let end = done + data.payload().len();
-                    let copied = copy_out(&data, &mut buffer[done..end], self.socket.counters());
+                    let copied = copy_out(&data, &mut buffer[done..end], &self.socket.counters());
                     done += copied.ok_or_else(unreadable)?;
                 }
                 Err(_) if done > 0 => break,
@@ -283,7 +283,7 @@ impl Stream {
         if flags.contains(RecvFlags::TRUNC) {
             return Ok(len);
         }
-        copy_out(&data, &mut buffer[..len], self.socket.counters()).ok_or_else(unreadable)
+        copy_out(&data, &mut buffer[..len], &self.socket.counters()).ok_or_else(unreadable)
     }
 
     /// Copies what is there without taking it (MSG_PEEK).
@@ -370,7 +370,7 @@ impl Stream {
         self.socket.common().hint(flags)
     }
 
-    pub(in crate::tcp) fn counters(&self) -> &Counters {
+    pub(in crate::tcp) fn counters(&self) -> Counters {
         self.socket.counters()
     }
 

@@ -2,8 +2,9 @@
 # boot.sh ROOM CHECKOUT PROGRAM
 #
 # Boots the systemd of this machine in namespaces of its own, over a copy of / that is thrown away: what is changed there
-# stays in ROOM's tmpfs. CHECKOUT is its /checkout, PROGRAM its /usr/local/bin/onecopy. Says `process N` (systemd's, to enter by
-# nsenter) once it runs, and ends it when standard input ends, with whoever holds that.
+# stays in ROOM's tmpfs, and the kernel's settings cannot be written. CHECKOUT is its /checkout, PROGRAM its
+# /usr/local/bin/onecopy. Says `process N` (systemd's, to enter by nsenter) once it runs, or `lacking: WHAT`, and ends it when
+# standard input ends, with whoever holds that.
 set -euo pipefail
 
 # In a mount namespace of its own: a cgroup to be systemd's root.
@@ -21,17 +22,16 @@ outside() {
             bash "$0" inside "$@" </dev/null >"$room/said" 2>&1
     ) &
     child=$!
-    until inner=$(<"/proc/$child/task/$child/children") && [[ $inner ]]; do
-        sleep 0.05
-    done
     until [[ -e $room/booted ]]; do
-        if [[ -e $room/no-overlay ]]; then
-            echo "lacking: an overlay of /, for a systemd that changes nothing here"
+        if ! kill -0 "$child" 2>/dev/null; then
+            if [[ -e $room/no-overlay ]]; then
+                echo "lacking: an overlay of /, for a systemd that changes nothing here"
+            fi
             exit
         fi
-        kill -0 "$child"
         sleep 0.05
     done
+    inner=$(cat "/proc/$child/task/$child/children")
     echo "process ${inner% }"
     exec 1>&-
     cat >/dev/null
@@ -51,7 +51,7 @@ end() {
 
 # As process 1 of its namespaces.
 inside() {
-    local top=$1/top checkout=$2 program=$3 device new
+    local top=$1/top checkout=$2 program=$3 device kernels new unit
     new=$top/root
     mount -t tmpfs -o size=256M room "$top"
     mkdir "$top/upper" "$top/work" "$new"
@@ -60,6 +60,12 @@ inside() {
         exit 1
     fi
     mount -t proc proc "$new/proc"
+    # What is no namespace's is this machine's: systemd-sysctl would write it.
+    for kernels in sys sysrq-trigger; do
+        [[ -e $new/proc/$kernels ]] || continue
+        mount --bind "$new/proc/$kernels" "$new/proc/$kernels"
+        mount -o remount,bind,ro "$new/proc/$kernels"
+    done
     mount -t sysfs -o ro sysfs "$new/sys"
     mount -t cgroup2 cgroup2 "$new/sys/fs/cgroup"
     mount -t tmpfs -o mode=755 dev "$new/dev"
@@ -78,16 +84,17 @@ inside() {
     mount --bind -o ro "$checkout" "$new/checkout"
     touch "$new/usr/local/bin/onecopy"
     mount --bind "$program" "$new/usr/local/bin/onecopy"
-    # Nothing of this machine's own is started.
-    for device in timers.target getty.target local-fs.target swap.target; do
-        ln -sf /dev/null "$new/etc/systemd/system/$device"
+    # Nothing of this machine's own is started, and nothing set or loaded.
+    for unit in timers.target getty.target local-fs.target swap.target systemd-sysctl.service systemd-modules-load.service; do
+        ln -sf /dev/null "$new/etc/systemd/system/$unit"
     done
     ip link set lo up
     touch "$1/booted"
     cd "$new"
     pivot_root . old
     umount --lazy /old
-    exec env --ignore-environment container=onecopy PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    exec setpriv --bounding-set -sys_module,-sys_rawio,-sys_time,-sys_boot \
+        env --ignore-environment container=onecopy PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
         /lib/systemd/systemd --system --unit=basic.target --log-target=journal --show-status=no
 }
 

@@ -1,6 +1,8 @@
 //! A machine's systemd, booted beside the one that may run it.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -13,8 +15,8 @@ const LONG: Duration = Duration::from_secs(60);
 /// systemd in namespaces of its own (boot.sh). It ends with this.
 pub struct Booted {
     boot: Child,
-    /// The process to enter by.
-    process: String,
+    /// Its namespaces to enter by: no other process' by the same number.
+    namespaces: Vec<(&'static str, File)>,
     /// Where all of it lies.
     _room: TempDir,
 }
@@ -52,7 +54,13 @@ impl Booted {
             println!("lacking: root, to boot systemd in namespaces of its own");
             return None;
         }
-        for needed in ["/lib/systemd/systemd", "/usr/bin/nsenter", "/usr/bin/curl", "/usr/sbin/useradd"] {
+        for needed in [
+            "/lib/systemd/systemd",
+            "/usr/bin/nsenter",
+            "/usr/bin/curl",
+            "/usr/sbin/useradd",
+            "/usr/bin/setpriv",
+        ] {
             if !Path::new(needed).exists() {
                 println!("lacking: {needed}, to run the units of packaging/systemd");
                 return None;
@@ -79,14 +87,21 @@ impl Booted {
         }
         let process =
             line.trim().strip_prefix("process ").unwrap_or_else(|| panic!("no systemd: {line}{}", said()));
-        let booted = Booted { boot, process: process.to_owned(), _room: room };
+        let open = |name| (name, File::open(format!("/proc/{process}/ns/{name}")).expect("its namespace"));
+        let namespaces = ["mnt", "uts", "ipc", "net", "pid", "cgroup"].map(open).into();
+        let booted = Booted { boot, namespaces, _room: room };
         booted.wait_for("systemctl is-system-running", "running");
         Some(booted)
     }
 
     fn inside(&self, script: &str) -> Command {
         let mut command = Command::new("nsenter");
-        command.args(["--target", &self.process, "--all", "sh", "-c", &format!("cd /checkout && {script}")]);
+        let own = std::process::id();
+        for (name, file) in &self.namespaces {
+            let flag = if *name == "mnt" { "mount" } else { name };
+            command.arg(format!("--{flag}=/proc/{own}/fd/{}", file.as_raw_fd()));
+        }
+        command.args(["sh", "-c", &format!("cd /checkout && {script}")]);
         command.stdin(Stdio::null());
         command
     }

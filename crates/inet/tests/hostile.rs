@@ -4,7 +4,7 @@ mod net;
 
 use net::*;
 use onecopy_chain::{Checksum, Sum};
-use onecopy_inet::ip::{Input, Interface, Outgoing};
+use onecopy_inet::ip::{Input, Interface, Outgoing, Reason};
 use onecopy_inet::wire::{Icmp, Mac, Protocol, Tcp, Udp, arp::Operation, checksum};
 use onecopy_link::{Capabilities, Gso, Medium, Packet, Train};
 use proptest::prelude::*;
@@ -57,7 +57,7 @@ struct Hostile {
     host: u8,
     len: usize,
     changes: Vec<(prop::sample::Index, u8)>,
-    /// IP's checksum is made right again, so that what is behind is looked at.
+    /// Its checksums are made right again, so that what is behind them is looked at.
     mended: bool,
     cut: Option<prop::sample::Index>,
     padding: usize,
@@ -98,6 +98,53 @@ fn hostile() -> impl Strategy<Value = Hostile> {
     )
 }
 
+/// Makes IP's checksum right, and that of what it carries.
+fn mend(bytes: &mut [u8], network: usize) {
+    let Some(bytes) = bytes.get_mut(network..).filter(|bytes| bytes.len() >= 20) else { return };
+    let header = (usize::from(bytes[0] & 15) * 4).clamp(20, bytes.len());
+    bytes[10..12].fill(0);
+    let sum = Sum::of(&bytes[..header]).checksum();
+    bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+    let says = usize::from(u16::from_be_bytes([bytes[2], bytes[3]]));
+    let end = says.clamp(header, bytes.len());
+    let (ip, behind) = bytes[..end].split_at_mut(header);
+    let len = behind.len() as u32;
+    let (field, pseudo) = match Protocol(ip[9]) {
+        Protocol::TCP => (Tcp::CHECKSUM, Some(Protocol::TCP)),
+        Protocol::UDP => (Udp::CHECKSUM, Some(Protocol::UDP)),
+        Protocol::ICMP => (Icmp::CHECKSUM, None),
+        _ => return,
+    };
+    if behind.len() < field + 2 {
+        return;
+    }
+    let address = |at: usize| Ipv4Addr::new(ip[at], ip[at + 1], ip[at + 2], ip[at + 3]);
+    let pseudo =
+        pseudo.map_or(Sum::ZERO, |protocol| checksum::pseudo_v4(address(12), address(16), protocol, len));
+    behind[field..field + 2].fill(0);
+    let sum = pseudo.then(Sum::of(behind), 0).checksum();
+    behind[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+}
+
+#[test]
+fn what_is_mended_is_looked_into() {
+    for which in [0, 2, 3, 4, 5] {
+        for medium in [Medium::Ethernet, Medium::Ip] {
+            let mut ip = interface(medium);
+            let mut bytes = good(medium, which, 2, 64);
+            *bytes.last_mut().unwrap() ^= 1;
+            let mut come = |bytes: &[u8]| {
+                let at = bytes.len().min(128);
+                ip.input(0, &mut Packet::new(&bytes[..at], chain(&bytes[at..])).unwrap());
+                ip.stats().drops().find(|(why, _)| *why == Reason::Checksum).map_or(0, |(_, count)| count)
+            };
+            assert_eq!(come(&bytes), 1, "{which}");
+            mend(&mut bytes, medium.header_len());
+            assert_eq!(come(&bytes), 1, "{which}, mended");
+        }
+    }
+}
+
 fn packet(medium: Medium, case: &Hostile) -> Packet {
     let mut bytes = good(medium, case.which, case.host, case.len);
     let network = medium.header_len();
@@ -106,12 +153,8 @@ fn packet(medium: Medium, case: &Hostile) -> Packet {
         let front = bytes.len().min(100);
         bytes[place.index(front)] = *value;
     }
-    if case.mended && bytes.len() >= network + 20 {
-        let header = (usize::from(bytes[network] & 15) * 4).clamp(20, bytes.len() - network);
-        let ip = &mut bytes[network..network + header];
-        ip[10..12].fill(0);
-        let sum = Sum::of(ip).checksum();
-        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    if case.mended {
+        mend(&mut bytes, network);
     }
     if let Some(cut) = case.cut {
         bytes.truncate(cut.index(bytes.len()));

@@ -3,6 +3,7 @@
 mod bytes;
 mod fragments;
 mod headers;
+mod hostile;
 mod messages;
 mod neighbours;
 #[allow(dead_code, reason = "each test program uses some of it")]

@@ -81,7 +81,7 @@ impl Python {
             ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"];
         sh(command(&inside, install).arg(wheel))?;
         // A path file's folders stand behind the environment's own (site in Python's library).
-        let folders = "import site, sysconfig; print(*site.getsitepackages(), sysconfig.get_path('purelib'), sep='\\n')";
+        let folders = "import site, sysconfig; print(*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path('purelib'), sep='\\n')";
         let folders = shell::output(&mut command(program, ["-c", folders]))?;
         let here = shell::output(&mut command(
             &inside,

@@ -210,7 +210,9 @@ impl Settings {
     /// Notes what was found out; of more than 16 MiB it says 16 MiB.
     pub fn set_copied_up_to(&self, most: Option<u32>) {
         let shown = most.map_or(0, |most| most.min(MOST_COPIED) + 1);
-        if self.copied_up_to.swap(shown, Relaxed) != shown {
+        // (Each send asks, and hardly any finds news.)
+        if self.copied_up_to.load(Relaxed) != shown {
+            self.copied_up_to.store(shown, Relaxed);
             self.show();
         }
     }

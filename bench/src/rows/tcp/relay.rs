@@ -38,12 +38,12 @@ pub fn relay(job: &Value) -> Result<Value> {
         }
         if idle {
             let mut both = [0, 1].map(|n| PollFd::new(&taps[n], PollFlags::IN));
-            poll(&mut both, None).context("waiting for packets")?;
+            again(poll(&mut both, None)).context("waiting for packets")?;
         }
     }
 }
 
-/// None where there is nothing, or no room.
+/// None where there is nothing, no room, or a signal.
 fn again<T>(done: rustix::io::Result<T>) -> Result<Option<T>> {
     match done {
         Ok(done) => Ok(Some(done)),

@@ -40,6 +40,8 @@ impl<P: Protocol> Socket<P> {
 
     pub fn set_small(&self, small: Option<Small>) -> Result<()> {
         self.lender_made()?.set_small(small);
+        // Told again by the next such send, where it is still measured.
+        self.common().settings().set_copied_up_to(None);
         Ok(())
     }
 

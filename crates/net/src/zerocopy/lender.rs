@@ -131,8 +131,10 @@ impl Lender {
             Some(Small::Measured) => AS_MEASURED,
             Some(Small::Below(_)) => BELOW,
         };
-        self.small.store(shown, Relaxed);
-        self.with(|zerocopy| zerocopy.set_small(small));
+        self.with(|zerocopy| {
+            self.small.store(shown, Relaxed);
+            zerocopy.set_small(small);
+        });
     }
 
     pub fn notice(&self) -> Option<Range> {

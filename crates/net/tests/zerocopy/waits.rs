@@ -190,6 +190,7 @@ fn what_was_measured_is_told() {
     let most = Measured::known(Tell::Handle).unwrap().below.saturating_sub(1);
     assert_eq!(client.copied_up_to(), Some(most));
     client.set_small(Some(Small::Below(5000))).unwrap();
+    assert_eq!(client.copied_up_to(), None);
     send();
     assert_eq!(client.copied_up_to(), None);
     client.set_small(Some(Small::Measured)).unwrap();

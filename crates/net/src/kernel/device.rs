@@ -75,6 +75,7 @@ impl Stream {
             return Ok(Frags::of_none(0));
         }
         let (peeks, throws) = (flags.contains(RecvFlags::PEEK), flags.contains(RecvFlags::TRUNC));
+        let wanted = Wanted { n, most, peeks, throws };
         if let Some(tokens) = self.tokens.get() {
             tokens.take_in();
         }
@@ -86,7 +87,7 @@ impl Stream {
                 Next::Device(landing, queue) => (landing, queue),
             };
             if let Some(nic) = landing.nic() {
-                match self.frags_by_nic(&landing, nic, queue, Wanted { n, most, peeks, throws }) {
+                match self.frags_by_nic(&landing, nic, queue, wanted, &patience) {
                     Ok(Ok(None)) => self.ended(),
                     Ok(Ok(Some(frags))) => return Ok(frags),
                     Ok(Err(error)) => return Err(error),
@@ -96,10 +97,13 @@ impl Stream {
             }
             if throws {
                 match landing.while_bound(|| self.throw(n)) {
-                    Ok(0) => self.ended(),
-                    Ok(len) => {
+                    Ok((0, _)) => self.ended(),
+                    Ok((len, error)) => {
                         self.counters().received.add(len);
                         self.was_read(len < n);
+                        if let Some(errno) = error {
+                            self.stopped(NotRead::Errno(errno), &patience);
+                        }
                         return Ok(Frags::of_none(len));
                     }
                     Err(why) => self.not_read(why, &patience)?,
@@ -235,8 +239,8 @@ impl Stream {
         Ok(Frags::of_linear(View::of(data, self.common().weak_row())))
     }
 
-    /// Throws away up to `n` bytes of what the socket has.
-    fn throw(&self, n: usize) -> std::result::Result<usize, Errno> {
+    /// Throws away up to `n` bytes of what the socket has. Returns how many, and what stopped it before.
+    fn throw(&self, n: usize) -> std::result::Result<(usize, Option<Errno>), Errno> {
         const EACH: usize = 64 << 10;
         let mut scratch = vec![0; n.min(EACH)];
         let (how, mut thrown) = (net::RecvFlags::TRUNC | net::RecvFlags::DONTWAIT, 0);
@@ -246,11 +250,19 @@ impl Stream {
                 Ok((0, _)) => break,
                 Ok((len, _)) => thrown += len,
                 Err(errno) if thrown == 0 => return Err(errno),
-                // It says so again.
-                Err(_) => break,
+                Err(errno) => return Ok((thrown, Some(errno))),
             }
         }
-        Ok(thrown)
+        Ok((thrown, None))
+    }
+
+    /// What has stopped a receive that has something to return. What the kernel tells once, such as a reset (sock_error()), is kept for the next one.
+    fn stopped(&self, why: NotRead, patience: &Patience) {
+        // These it tells again, and they are nothing to wait for here.
+        if !matches!(why, NotRead::Errno(Errno::AGAIN) | NotRead::Starved | NotRead::Untold(_)) {
+            // (What is of one call alone is no error of the next.)
+            let _ = self.not_read(why, patience);
+        }
     }
 
     /// The peer sends no more.

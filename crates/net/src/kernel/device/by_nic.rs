@@ -50,6 +50,7 @@ impl Stream {
         nic: &Arc<Nic>,
         queue: u32,
         wanted: Wanted,
+        patience: &Patience,
     ) -> std::result::Result<Result<Option<Frags>>, NotRead> {
         let Wanted { n, most, peeks, throws } = wanted;
         let placed = self.placed(nic)?;
@@ -59,18 +60,23 @@ impl Stream {
             return Ok(Ok(None));
         }
         if throws {
-            let (mut thrown, mut more) = (0, true);
-            while more && thrown < n {
+            let (mut thrown, mut next) = (0, Ok(true));
+            while matches!(next, Ok(true)) && thrown < n {
                 let parts = placed.take(n - thrown, usize::MAX);
                 thrown += self.taken(queue, &parts);
-                // What there is no more of the next call tells.
-                more = thrown < n && matches!(placed.fill(n - thrown, usize::MAX), Ok(true));
+                if thrown < n {
+                    next = placed.fill(n - thrown, usize::MAX);
+                }
             }
             if thrown == 0 {
-                return Err(TAKEN);
+                return next.and(Err(TAKEN));
             }
             placed.home().flush();
             self.was_placed(placed, true);
+            // (The end is told again.)
+            if let Err(why) = next {
+                self.stopped(why, patience);
+            }
             return Ok(Ok(Some(Frags::of_none(thrown))));
         }
         if most == 0 {

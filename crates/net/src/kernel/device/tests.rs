@@ -123,6 +123,18 @@ fn nothing_is_thrown_away_looked_at_or_read_beside_an_unbinding() {
 }
 
 #[test]
+fn a_reset_behind_bytes_that_are_thrown_away_is_told() {
+    let Some((_stack, stream, mut peer, _binding)) = connection() else { return };
+    peer.write_all(b"first").unwrap();
+    while stream.frags(1, 0, RecvFlags::DONTWAIT).unwrap_err().would_block() {}
+    rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+    drop(peer);
+    assert_eq!(stream.frags(100, 1, RecvFlags::TRUNC).unwrap().len(), 5);
+    // The kernel tells of it once, and then of an end.
+    assert_eq!(stream.frags(100, 1, RecvFlags::empty()).unwrap_err().raw_os_error(), 104);
+}
+
+#[test]
 fn a_read_that_is_refused_is_told_and_takes_nothing() {
     let Some((_stack, stream, mut peer, binding)) = connection() else { return };
     let landing = landing(&stream);

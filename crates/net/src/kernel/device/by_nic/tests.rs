@@ -231,6 +231,31 @@ fn what_is_left_unread_resets_and_what_cannot_be_ends_the_connection() {
 }
 
 #[test]
+fn an_error_behind_bytes_that_are_thrown_away_is_the_next_call_s() {
+    let Some((world, script)) = World::scripted() else { return };
+    script.tells(&[frag(0, 10, 1)]);
+    script.fails(Errno::CONNRESET);
+    assert_eq!(world.frags(100, 9, RecvFlags::TRUNC).unwrap().len(), 10);
+    assert_eq!(world.frags(100, 9, RecvFlags::DONTWAIT).unwrap_err().raw_os_error(), 104);
+    assert!(world.frags(100, 9, RecvFlags::DONTWAIT).unwrap_err().raw_os_error() == 107, "and once");
+
+    // Bytes that are lost.
+    let Some((world, script)) = World::scripted() else { return };
+    script.tells(&[frag(0, 10, 1)]);
+    script.tells(&[frag(65536, 10, 2)]);
+    assert_eq!(world.frags(100, 9, RecvFlags::TRUNC).unwrap().len(), 10);
+    assert_eq!(world.frags(100, 9, RecvFlags::DONTWAIT).unwrap_err().raw_os_error(), 71);
+
+    // What is of one call is no error of the connection.
+    let Some((world, script)) = World::scripted() else { return };
+    script.tells(&[frag(0, 10, 1)]);
+    script.fails(Errno::NOMEM);
+    script.tells(&[frag(10, 10, 2)]);
+    assert_eq!(world.frags(100, 9, RecvFlags::TRUNC).unwrap().len(), 10);
+    assert_eq!(world.frags(100, 9, RecvFlags::DONTWAIT).unwrap().len(), 10);
+}
+
+#[test]
 fn what_a_fork_s_child_drops_is_its_parent_s() {
     onecopy_testing::alone!();
     let Some((world, script)) = World::scripted() else { return };

@@ -40,6 +40,10 @@ impl Script {
         self.next.lock().push_back(Ok(Received { bytes, pieces: pieces.to_vec(), cut: false }));
     }
 
+    pub(in crate::kernel) fn fails(&self, errno: Errno) {
+        self.next.lock().push_back(Err(errno));
+    }
+
     pub(in crate::kernel) fn returned(&self) -> Vec<Vec<(u32, u32)>> {
         std::mem::take(&mut self.returned.lock())
     }

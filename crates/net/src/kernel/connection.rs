@@ -176,11 +176,11 @@ impl Connection {
         }
     }
 
-    /// A read of the program's has left nothing of what there was.
-    pub fn drained(&self) {
+    /// A read of the program's has left nothing of what there was. `left` is asked under its lock: another one may have received more meanwhile, and left some of it.
+    pub fn drained(&self, left: impl FnOnce() -> bool) {
         {
             let mut state = self.lock();
-            state.readable = false;
+            state.readable = matches!(state.goes, Goes::Device(..)) && left();
             self.show(&state);
         }
         self.poke_for_poll();

@@ -193,8 +193,13 @@ impl Stream {
         if self.bell.get().is_some()
             && (short || rustix::io::ioctl_fionread(&*connection.fd).is_ok_and(|left| left == 0))
         {
-            connection.drained();
+            connection.drained(|| self.is_placed());
         }
+    }
+
+    /// Whether something waits that a NIC has placed: received, and not taken. The kernel tells of it no more.
+    fn is_placed(&self) -> bool {
+        self.placed.get().is_some_and(|placed| placed.len() > 0)
     }
 
     fn given(&self, landing: &Landing, parts: Vec<Part>) -> Frags {
@@ -299,11 +304,11 @@ impl Stream {
             }
             NotRead::Errno(Errno::AGAIN) => {
                 // Whoever polls hears of more.
-                connection.drained();
+                connection.drained(|| self.is_placed());
                 let mut state = connection.lock();
                 if !state.is_receiving() {
                     // It is over since, or was before: what had come by then is taken first.
-                    state.emptied = look(&connection.fd) == Err(Errno::AGAIN);
+                    state.emptied = look(&connection.fd) == Err(Errno::AGAIN) && !self.is_placed();
                     return Ok(());
                 }
                 drop(state);

@@ -255,6 +255,28 @@ fn an_error_behind_bytes_that_are_thrown_away_is_the_next_call_s() {
     assert_eq!(world.frags(100, 9, RecvFlags::DONTWAIT).unwrap().len(), 10);
 }
 
+/// What another thread does that has found nothing, or taken the last, while this one has received more and left some of it.
+#[test]
+fn a_rest_that_another_receive_has_left_is_neither_forgotten_nor_lost() {
+    let Some((world, script)) = World::scripted() else { return };
+    let fd = world.stream.fd().unwrap().try_clone_to_owned().unwrap();
+    script.tells(&[frag(0, 10, 1)]);
+    assert_eq!(world.frags(4, 9, RecvFlags::empty()).unwrap().len(), 4);
+    assert!(is_readable(&fd));
+    world.stream.was_read(true);
+    assert!(is_readable(&fd), "taken the last");
+    let patience = Patience::new(world.stream.common(), true, None);
+    assert!(world.stream.not_read(NotRead::Errno(Errno::AGAIN), &patience).is_err());
+    assert!(is_readable(&fd), "found nothing");
+    // And it is over.
+    world.stream.shutdown(std::net::Shutdown::Read).unwrap();
+    world.stream.not_read(NotRead::Errno(Errno::AGAIN), &patience).unwrap();
+    assert_eq!(world.frags(100, 9, RecvFlags::empty()).unwrap().len(), 6);
+    // Nothing is left, and the socket is at its end.
+    script.tells(&[]);
+    assert!(world.frags(100, 9, RecvFlags::empty()).unwrap().is_empty());
+}
+
 #[test]
 fn what_a_fork_s_child_drops_is_its_parent_s() {
     onecopy_testing::alone!();

@@ -110,8 +110,16 @@ impl Home {
         }
         for batch in devmem::batches(&mut tokens) {
             let asked: u32 = batch.iter().map(|(_, count)| count).sum();
-            // What it does not take stays its own until the socket is closed.
-            let taken = self.calls.give_back(&batch).unwrap_or(0);
+            let taken = match self.calls.give_back(&batch) {
+                // Before it looked at any of them (sock_devmem_dontneed()): they are due as before.
+                Err(Errno::NOMEM | Errno::NOBUFS | Errno::INTR | Errno::AGAIN) => {
+                    let again = batch.iter().flat_map(|(first, count)| *first..first + count);
+                    self.slots.lock().due.extend(again);
+                    continue;
+                }
+                // What it does not take stays its own until the socket is closed.
+                taken => taken.unwrap_or(0),
+            };
             self.nic.counts().kept.fetch_add(asked.saturating_sub(taken).into(), Relaxed);
         }
     }

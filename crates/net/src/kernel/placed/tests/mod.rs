@@ -10,6 +10,8 @@ pub(in crate::kernel) struct Script {
     next: Mutex<VecDeque<io::Result<Received>>>,
     /// Ranges of each call.
     returned: Mutex<Vec<Vec<(u32, u32)>>>,
+    /// What it says instead of taking tokens back.
+    refuses: Mutex<VecDeque<Errno>>,
     /// Tokens that it says it does not know.
     unknown: u32,
 }
@@ -25,6 +27,9 @@ impl Calls for Arc<Script> {
     }
 
     fn give_back(&self, ranges: &[(u32, u32)]) -> io::Result<u32> {
+        if let Some(errno) = self.refuses.lock().pop_front() {
+            return Err(errno);
+        }
         self.returned.lock().push(ranges.to_vec());
         Ok(ranges.iter().map(|(_, count)| count).sum::<u32>() - self.unknown)
     }
@@ -218,6 +223,30 @@ fn many_tokens_go_back_by_themselves_and_what_the_kernel_does_not_know_is_counte
     world.placed.home().flush();
     assert_eq!(world.script.returned().concat().len(), 136 + 120);
     assert!(matches!(world.placed.fill(1, 1), Err(NotRead::Errno(Errno::AGAIN))));
+}
+
+#[test]
+fn tokens_that_are_refused_for_a_while_go_back_later() {
+    let world = World::new(Script::default());
+    world.script.tells(&[frag(0, 10, 1), frag(10, 10, 2), frag(20, 10, 4)]);
+    assert!(world.placed.fill(1 << 20, 1024).unwrap_or(false));
+    drop(world.placed.take(100, 9));
+    world.script.refuses.lock().extend([Errno::NOMEM, Errno::INTR, Errno::BADF]);
+    for _ in 0..2 {
+        world.placed.home().flush();
+        assert_eq!((world.placed.home.slots.lock().due.len(), world.count("nic_tokens_kept")), (3, 0));
+    }
+    // For good.
+    world.placed.home().flush();
+    assert_eq!((world.placed.home.slots.lock().due.len(), world.count("nic_tokens_kept")), (0, 3));
+    world.script.tells(&[frag(0, 10, 5)]);
+    assert!(world.placed.fill(1 << 20, 1024).unwrap_or(false));
+    drop(world.placed.take(100, 9));
+    world.script.refuses.lock().push_back(Errno::NOBUFS);
+    world.placed.home().flush();
+    assert!(world.script.returned().is_empty());
+    world.placed.home().flush();
+    assert_eq!(world.script.returned(), [[(5, 1)]]);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! What whoever fills pages of a device's memory wants of the programs that have them.
 
-use super::tokens::Tokens;
+use onecopy_chain::Fragment;
 use onecopy_sync::{Mutex, Want};
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 
 /// Whether windows of a stack wait for pages to come home, and the rings that it takes some from when it needs them
 /// ([`RefillRing`](super::RefillRing)). Windows are a stack's of the program's own: the kernel's are never said to wait.
@@ -14,7 +14,13 @@ pub(crate) struct Hunger {
     /// A peer may send no whole segment: who pushes to a ring does not wait for the stack to look there. (A window that is smaller only is looked
     /// after when the next packet comes.)
     starved: Want,
-    rings: Mutex<Vec<Weak<Tokens>>>,
+    rings: Mutex<Vec<Weak<dyn Filled>>>,
+}
+
+/// Who has a ring into which a program puts what it gives back.
+pub(crate) trait Filled: Send + Sync {
+    /// Takes out what lies there: fragments that are free once they are dropped, which nobody was told of.
+    fn taken(&self) -> Vec<Fragment>;
 }
 
 impl Hunger {
@@ -44,22 +50,22 @@ impl Hunger {
         self.starved.is_asked()
     }
 
-    /// There is a ring for these tokens from now on.
-    pub fn join(&self, tokens: &Arc<Tokens>) {
-        self.rings.lock().push(Arc::downgrade(tokens));
+    /// There is one more from now on.
+    pub fn join(&self, ring: Weak<dyn Filled>) {
+        self.rings.lock().push(ring);
     }
 
-    /// There is none any more.
-    pub fn leave(&self, tokens: &Tokens) {
-        self.rings.lock().retain(|ring| !std::ptr::eq(ring.as_ptr(), tokens));
+    /// There is this one no more.
+    pub fn leave(&self, ring: &dyn Filled) {
+        self.rings.lock().retain(|other| !std::ptr::addr_eq(other.as_ptr(), ring));
     }
 
     /// Takes what lies in the rings, for who needs pages. They are home when this returns, and nobody is told. Returns how many fragments are free.
     pub fn take(&self) -> usize {
         let mut freed = Vec::new();
         for ring in &*self.rings.lock() {
-            if let Some(tokens) = ring.upgrade() {
-                freed.append(&mut tokens.taken());
+            if let Some(ring) = ring.upgrade() {
+                freed.append(&mut ring.taken());
             }
         }
         freed.len()

@@ -30,7 +30,7 @@ pub(crate) use common::{Common, PIECE, Way, checked};
 pub use event::Event;
 pub use frag::{Frag, TokenRange};
 pub use frags::{Frags, Piece, Token};
-pub(crate) use hunger::Hunger;
+pub(crate) use hunger::{Filled, Hunger};
 pub(crate) use lend::{Taken, leave_unfinished, lend};
 pub use meta::{Message, Meta};
 pub use refill::{RefillRing, RefillStats};

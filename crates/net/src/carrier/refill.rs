@@ -1,6 +1,7 @@
 //! A ring by which tokens are given back without a call.
 
 use super::frag::Frag;
+use super::hunger::Filled;
 use super::tokens::Tokens;
 use onecopy_sync::Pusher;
 use std::fmt;
@@ -53,7 +54,8 @@ impl RefillRing {
     /// None where there is a ring for these tokens.
     pub(crate) fn open(home: &Arc<Tokens>, entries: usize) -> Option<RefillRing> {
         let ring = home.open_ring(entries)?;
-        home.hunger().join(home);
+        let filled: Arc<dyn Filled> = home.clone();
+        home.hunger().join(Arc::downgrade(&filled));
         Some(RefillRing { ring, home: Arc::clone(home), pushed: 0, starved: 0, full: 0 })
     }
 
@@ -105,7 +107,7 @@ impl RefillRing {
 
 impl Drop for RefillRing {
     fn drop(&mut self) {
-        self.home.hunger().leave(&self.home);
+        self.home.hunger().leave(&*self.home);
         self.home.end_ring();
     }
 }

@@ -1,7 +1,7 @@
 //! Fragments that a program has, by number.
 
 use super::frag::{Frag, TokenRange};
-use super::hunger::Hunger;
+use super::hunger::{Filled, Hunger};
 use onecopy_chain::Fragment;
 use onecopy_pool::provider::CopyError;
 use onecopy_sync::{Mutex, Popper, Pusher, queue};
@@ -213,13 +213,6 @@ impl Tokens {
         self.home(freed);
     }
 
-    /// What lay in the ring, for who drops it without the lock, and looks then what is free: nobody is told.
-    pub fn taken(&self) -> Vec<Fragment> {
-        let mut freed = Vec::new();
-        self.state.lock().take_in(&mut freed);
-        freed
-    }
-
     /// Sends pages home, through their pool's return ring.
     fn home(&self, freed: Vec<Fragment>) {
         let count = freed.len();
@@ -227,6 +220,14 @@ impl Tokens {
         if count > 0 && (self.always || self.hunger.feeds()) {
             (self.tell)();
         }
+    }
+}
+
+impl Filled for Tokens {
+    fn taken(&self) -> Vec<Fragment> {
+        let mut freed = Vec::new();
+        self.state.lock().take_in(&mut freed);
+        freed
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::rx::Rx;
 use super::socket::{Protocol, Socket};
-use crate::carrier::{Frag, Frags, Way};
+use crate::carrier::{Filled, Frag, Frags, Way};
 use crate::error::too_small;
 use crate::view::View;
 use onecopy_chain::notify::Segment;

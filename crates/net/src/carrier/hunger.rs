@@ -6,7 +6,8 @@ use std::fmt;
 use std::sync::Weak;
 
 /// Whether windows of a stack wait for pages to come home, and the rings that it takes some from when it needs them
-/// ([`RefillRing`](super::RefillRing)). Windows are a stack's of the program's own: the kernel's are never said to wait.
+/// ([`RefillRing`](super::RefillRing)). Windows are a stack's of the program's own. Under the kernel's TCP somebody counts as starved as long as a NIC receives into
+/// memory by itself: the kernel waits for pages then, and never looks into a ring.
 #[derive(Default)]
 pub(crate) struct Hunger {
     /// A window is smaller for want of pages: one of those who free some tells the stack.
@@ -29,12 +30,12 @@ impl Hunger {
         self.narrowed.ask();
     }
 
-    /// Likewise: some peer may send no whole segment. [`Hunger::take`] comes behind this, and then a look at what is free.
+    /// Likewise: some peer may send no whole segment, or the kernel has memory bound. [`Hunger::take`] comes behind this, and then a look at what is free.
     pub fn starves(&self) {
         self.starved.ask();
     }
 
-    /// Likewise: all peers may send.
+    /// Likewise: all peers may send, and the kernel has none bound any more.
     pub fn is_fed(&self) {
         self.starved.forget();
     }

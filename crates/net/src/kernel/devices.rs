@@ -121,6 +121,9 @@ impl Devices {
             let Some(at) = state.bound.iter().position(|bound| bound.id() == id) else { return };
             let landing = state.bound.remove(at);
             state.queues.unbind(landing.queues());
+            if landing.nic().is_some() && !state.bound.iter().any(|bound| bound.nic().is_some()) {
+                self.hunger.is_fed();
+            }
             landing
         };
         gone.unbind();

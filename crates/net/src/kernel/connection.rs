@@ -4,6 +4,7 @@ mod sending;
 
 use super::address::addresses;
 use super::config::ZeroCopy;
+use super::devices::Place;
 use super::engine::{Attended, Shared, Turn, Wanting};
 use super::landing::Landing;
 use super::source::Sources;
@@ -454,7 +455,7 @@ impl Attended for Connection {
             state.phase = Phase::Connecting;
             ring.connect(&self.fd, self.token, address);
         }
-        self.turn_receive(&mut state, ring);
+        let unsettled = !self.turn_receive(&mut state, ring);
         if let Some((source, data)) = self.turn_send(&mut state, ring) {
             // Without the lock, as the kernel's other copies.
             drop(state);
@@ -473,7 +474,7 @@ impl Attended for Connection {
         let left = state.aborted || state.phase == Phase::Failed || state.send.is_empty();
         let turn = match state.closed && idle && left && state.phase != Phase::Connecting {
             true => Turn::Over,
-            false if state.starves || short => Turn::Starves,
+            false if state.starves || short || unsettled => Turn::Starves,
             false => Turn::Waits,
         };
         drop(state);
@@ -549,9 +550,12 @@ impl Attended for Connection {
 }
 
 impl Connection {
-    fn turn_receive(&self, state: &mut Inner, ring: &mut Ring) {
+    /// Returns whether it is known where what is received goes, as far as there is a connection.
+    fn turn_receive(&self, state: &mut Inner, ring: &mut Ring) -> bool {
         let full = state.receive.true_size() >= RECEIVE_ROOM;
-        self.decide(state);
+        if !self.decide(state) {
+            return false;
+        }
         match state.receiving {
             Some(key) if (full || state.closed) && !state.cancelled => {
                 state.cancelled = true;
@@ -571,22 +575,25 @@ impl Connection {
                 }
             }
         }
+        true
     }
 
-    /// Finds out where what is received goes, when there is a connection.
-    fn decide(&self, state: &mut Inner) {
+    /// Finds out where what is received goes, when there is a connection. Returns false where that is not known yet: the thread looks again soon.
+    pub(super) fn decide(&self, state: &mut Inner) -> bool {
         match &state.goes {
             Goes::Undecided if state.phase == Phase::Open => {
                 let devices = &self.shared.devices;
                 let local = if devices.is_used() { addresses(&*self.fd).local } else { None };
-                state.goes = match local.and_then(|local| devices.landing(local)) {
-                    Some((landing, queue)) => Goes::Device(landing, queue),
-                    None => Goes::Host,
+                state.goes = match local.map_or(Place::Host, |local| devices.place(local)) {
+                    Place::Device(landing, queue) => Goes::Device(landing, queue),
+                    Place::Host => Goes::Host,
+                    Place::Unsettled => return false,
                 };
                 self.waiters.tell();
             }
             Goes::Device(landing, _) if !landing.is_bound() => self.is_unbound(state),
             _ => {}
         }
+        true
     }
 }

@@ -37,8 +37,19 @@ pub(crate) struct Bound {
     pub copied: Option<Option<NotByNic>>,
 }
 
+/// Where a connection receives.
+pub(super) enum Place {
+    Host,
+    /// The memory, and its queue.
+    Device(Arc<Landing>, u32),
+    /// A NIC is asked at the moment: it may put bytes there already, or still.
+    Unsettled,
+}
+
 struct State {
     queues: Queues,
+    /// Queues whose NIC is asked at the moment to receive into memory, or no more.
+    asked: Vec<u32>,
     bound: Vec<Arc<Landing>>,
     sources: Vec<Arc<Source>>,
     last: u32,
@@ -48,7 +59,7 @@ impl Devices {
     /// With an interface whose NIC is asked first.
     pub fn new(interface: Option<Interface>) -> Devices {
         let queues = Queues::new(Medium::Ip);
-        let state = State { queues, bound: Vec::new(), sources: Vec::new(), last: 0 };
+        let state = State { queues, asked: Vec::new(), bound: Vec::new(), sources: Vec::new(), last: 0 };
         Devices {
             state: Mutex::new(state),
             gathered: AtomicU64::new(0),
@@ -70,7 +81,7 @@ impl Devices {
 
     /// Binds memory to be received into: by the NIC, if it takes it, else by the receives' own copy.
     pub fn bind(&self, memory: &DeviceMemory, queues: &[u32]) -> std::result::Result<Bound, NotBound> {
-        self.state.lock().queues.bind(memory, queues).map_err(NotBound::Queues)?;
+        self.begin(memory, queues, self.interface.is_some()).map_err(NotBound::Queues)?;
         // Without the lock: it takes a while.
         let by_nic =
             self.interface.as_ref().map(|interface| Nic::bind(interface, memory, queues, &self.by_nic));
@@ -81,7 +92,9 @@ impl Devices {
                 match Registered::new(memory) {
                     Ok(registered) => (Way::Copy(Box::new(registered)), Some(not_by_nic)),
                     Err(why) => {
-                        self.state.lock().queues.unbind(queues);
+                        let mut state = self.state.lock();
+                        state.queues.unbind(queues);
+                        state.settles(queues);
                         return Err(NotBound::Memory(why, not_by_nic));
                     }
                 }
@@ -98,8 +111,31 @@ impl Devices {
     /// Binds memory as if a NIC put payload there, and as its `dmabuf`, for tests.
     #[cfg(test)]
     pub(super) fn bind_pretended(&self, memory: &DeviceMemory, dmabuf: u32, queues: &[u32]) -> u32 {
-        assert!(self.state.lock().queues.bind(memory, queues).is_ok());
+        self.bind_pretended_behind(memory, dmabuf, queues, || {})
+    }
+
+    /// Calls `meanwhile` where the NIC would be asked.
+    #[cfg(test)]
+    pub(super) fn bind_pretended_behind(
+        &self,
+        memory: &DeviceMemory,
+        dmabuf: u32,
+        queues: &[u32],
+        meanwhile: impl FnOnce(),
+    ) -> u32 {
+        assert!(self.begin(memory, queues, true).is_ok());
+        meanwhile();
         self.put(Way::Nic(Nic::pretended(memory, dmabuf, &self.by_nic)), queues)
+    }
+
+    /// The queues are this memory's. Where a NIC is asked for it, connections that come to them wait until that is settled.
+    fn begin(&self, memory: &DeviceMemory, queues: &[u32], asks: bool) -> std::result::Result<(), BadQueue> {
+        let mut state = self.state.lock();
+        state.queues.bind(memory, queues)?;
+        if asks {
+            state.asked.extend(queues);
+        }
+        Ok(())
     }
 
     fn put(&self, way: Way, queues: &[u32]) -> u32 {
@@ -111,6 +147,7 @@ impl Devices {
             self.hunger.starves();
         }
         state.bound.push(Arc::new(Landing::new(id, way, queues, Arc::clone(&self.hunger))));
+        state.settles(queues);
         id
     }
 
@@ -120,13 +157,19 @@ impl Devices {
             let mut state = self.state.lock();
             let Some(at) = state.bound.iter().position(|bound| bound.id() == id) else { return };
             let landing = state.bound.remove(at);
-            state.queues.unbind(landing.queues());
-            if landing.nic().is_some() && !state.bound.iter().any(|bound| bound.nic().is_some()) {
-                self.hunger.is_fed();
+            if landing.nic().is_some() {
+                state.asked.extend(landing.queues());
+                if !state.bound.iter().any(|bound| bound.nic().is_some()) {
+                    self.hunger.is_fed();
+                }
             }
             landing
         };
         gone.unbind();
+        // Nobody else's before: the NIC has let go of them.
+        let mut state = self.state.lock();
+        state.queues.unbind(gone.queues());
+        state.settles(gone.queues());
     }
 
     /// Binds memory that is registered, to be sent from; the binding's number.
@@ -166,16 +209,29 @@ impl Devices {
         landing.event()
     }
 
-    /// Where a connection of `local` receives: the memory, and its queue.
-    pub(super) fn landing(&self, local: SocketAddr) -> Option<(Arc<Landing>, u32)> {
+    /// Where a connection of `local` receives.
+    pub(super) fn place(&self, local: SocketAddr) -> Place {
         let state = self.state.lock();
-        let (queue, _) = state.queues.ruled(local)?;
-        let bound = state.bound.iter().find(|bound| bound.queues().contains(&queue))?;
-        Some((Arc::clone(bound), queue))
+        let Some((queue, _)) = state.queues.ruled(local) else { return Place::Host };
+        if state.asked.contains(&queue) {
+            return Place::Unsettled;
+        }
+        match state.bound.iter().find(|bound| bound.queues().contains(&queue)) {
+            Some(bound) => Place::Device(Arc::clone(bound), queue),
+            None => Place::Host,
+        }
     }
 
-    /// Whether any memory is bound.
+    /// Whether any memory is bound, or may be soon.
     pub(super) fn is_used(&self) -> bool {
-        !self.state.lock().bound.is_empty()
+        let state = self.state.lock();
+        !state.bound.is_empty() || !state.asked.is_empty()
+    }
+}
+
+impl State {
+    /// It is known again where connections of these queues receive.
+    fn settles(&mut self, queues: &[u32]) {
+        self.asked.retain(|asked| !queues.contains(asked));
     }
 }

@@ -126,6 +126,12 @@ impl Nic {
         drop(bound);
     }
 
+    /// Has whoever unbinds it wait, for tests.
+    #[cfg(test)]
+    pub fn held(&self) -> onecopy_sync::MutexGuard<'_, Option<Netdev>> {
+        self.bound.lock()
+    }
+
     pub fn memory(&self) -> &DeviceMemory {
         &self.memory
     }

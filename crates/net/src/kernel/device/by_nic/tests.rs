@@ -10,7 +10,7 @@ use crate::kernel::placed::tests::{DMABUF, Script, frag};
 use crate::{RecvFlags, Stack, Transport};
 use onecopy_pool::{DeviceId, DeviceMemory};
 use onecopy_sys::devmem::Piece;
-use onecopy_testing::LONG;
+use onecopy_testing::{LONG, begun, wait_asleep};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -44,6 +44,20 @@ impl World {
         stream.common().settings().set_read_timeout(Some(LONG));
         stream.begin();
         Some(World { stack, stream, peer, memory, id })
+    }
+
+    /// A connection that comes to a queue, and its peer.
+    fn opened(&self, queue: u32) -> (Stream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        self.stack.steer(at, queue).unwrap();
+        let peer = TcpStream::connect(at).unwrap();
+        let fd = OwnedFd::from(listener.accept().unwrap().0);
+        let settings = crate::kernel::options::begin(&fd, None).unwrap();
+        let shared = self.stack.kernel().unwrap().shared();
+        let stream = Stream::new(shared, fd, Phase::Open, false, settings);
+        stream.begin();
+        (stream, peer)
     }
 
     /// With a test in the kernel's place, as to what is received.
@@ -267,6 +281,38 @@ fn an_error_behind_bytes_that_are_thrown_away_is_the_next_call_s() {
     script.tells(&[frag(10, 10, 2)]);
     assert_eq!(world.frags(100, 9, RecvFlags::TRUNC).unwrap().len(), 10);
     assert_eq!(world.frags(100, 9, RecvFlags::DONTWAIT).unwrap().len(), 10);
+}
+
+/// The NIC may put bytes there before it is known that it takes the memory, and until it has let go of it.
+#[test]
+fn a_connection_that_opens_while_a_nic_is_asked_waits_for_the_answer() {
+    let Some(world) = World::new() else { return };
+    let devices = &world.stack.kernel().unwrap().shared().devices;
+    let is_decided = |stream: &Stream| stream.connection().decide(&mut stream.connection().lock());
+    let memory = DeviceMemory::opaque(16, DeviceId(2)).unwrap();
+    let mut opened = None;
+    let id = devices.bind_pretended_behind(&memory, DMABUF + 1, &[2], || {
+        let (stream, peer) = world.opened(2);
+        assert!(!is_decided(&stream));
+        assert!(stream.recv_frags(1, 1, RecvFlags::DONTWAIT).unwrap_err().would_block());
+        // Others do not wait.
+        assert!(is_decided(&world.opened(1).0));
+        opened = Some((stream, peer));
+    });
+    let (stream, _peer) = opened.unwrap();
+    let Next::Device(landing, 2) = stream.next(&world.patience()).unwrap() else { panic!("it is bound") };
+    let held = landing.nic().unwrap().held();
+    std::thread::scope(|scope| {
+        let (unbinder, thread) = begun(scope, || devices.unbind(id));
+        wait_asleep(thread);
+        let (stream, mut peer) = world.opened(2);
+        assert!(!is_decided(&stream));
+        assert!(world.stack.bind_rx(&DeviceMemory::opaque(16, DeviceId(3)).unwrap(), &[2]).is_err());
+        drop(held);
+        unbinder.join().unwrap();
+        peer.write_all(b"x").unwrap();
+        assert!(matches!(stream.next(&world.patience()).unwrap(), Next::Host));
+    });
 }
 
 /// What another thread does that has found nothing, or taken the last, while this one has received more and left some of it.

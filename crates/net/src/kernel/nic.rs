@@ -20,6 +20,10 @@ pub(super) const BUFFER: usize = 4096 << BUFFER_ORDER;
 const BUFFER_ORDER: u8 = 8;
 /// Buffers with bytes that a program has not let go of, all connections of a binding together.
 const BUFFERS: u32 = 64;
+/// Bytes of one receive up to which they are copied to a page of about their size, so that their buffer is free at once.
+pub(super) const SHORT: usize = 64 << 10;
+/// Such pages: their orders, and how many there are at most, 64 MiB of each.
+const SHORTS: [(u8, u32); 3] = [(0, 16384), (2, 4096), (4, 1024)];
 
 /// A network interface, whose NIC is asked.
 #[derive(Clone, Debug)]
@@ -49,6 +53,7 @@ pub(super) struct Nic {
     /// All of the memory's, which are nobody else's while the NIC may write there, or anybody has a fragment.
     _pages: Vec<Page>,
     buffers: CommonPool,
+    shorts: [CommonPool; SHORTS.len()],
     counts: Arc<Counts>,
 }
 
@@ -106,10 +111,14 @@ impl Nic {
         bound: Option<Netdev>,
         counts: &Arc<Counts>,
     ) -> Result<Nic, NotByNic> {
-        let config = PoolConfig::new().order(BUFFER_ORDER).limit(BUFFERS);
-        let buffers = PagePool::new(config, Heap::new()).map_err(|_| NotByNic::NoMemory)?;
+        let pool = |order, limit| {
+            let config = PoolConfig::new().order(order).limit(limit);
+            PagePool::new(config, Heap::new()).map(CommonPool::new).map_err(|_| NotByNic::NoMemory)
+        };
+        let buffers = pool(BUFFER_ORDER, BUFFERS)?;
+        let [a, b, c] = SHORTS.map(|(order, limit)| pool(order, limit));
         let (memory, bound, counts) = (memory.clone(), Mutex::new(bound), Arc::clone(counts));
-        Ok(Nic { memory, dmabuf, bound, _pages: pages, buffers: CommonPool::new(buffers), counts })
+        Ok(Nic { memory, dmabuf, bound, _pages: pages, buffers, shorts: [a?, b?, c?], counts })
     }
 
     /// One whose memory the kernel knows nothing of, for tests.
@@ -147,5 +156,13 @@ impl Nic {
     /// A page of [`BUFFER`] bytes to receive into; none where views keep all of them.
     pub fn buffer(&self) -> Option<Page> {
         self.buffers.reservoir(1).alloc().ok()
+    }
+
+    /// The same bytes, up to [`SHORT`] of them, in a page of about their size. None where views keep all of those.
+    pub fn shortened(&self, bytes: &[u8]) -> Option<Page> {
+        let fitting = self.shorts.iter().filter(|pool| pool.reservoir(1).page_len() as usize >= bytes.len());
+        let mut page = fitting.into_iter().find_map(|pool| pool.reservoir(1).alloc().ok())?;
+        page.bytes_mut()?.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(page)
     }
 }

@@ -6,7 +6,7 @@
 //! headers are the host's, as are all those of packets that came by another queue.
 
 use super::landing::NotRead;
-use super::nic::{BUFFER, Nic};
+use super::nic::{BUFFER, Nic, SHORT};
 use onecopy_pool::provider::LentPages;
 use onecopy_pool::{OpenError, Page, Part};
 use onecopy_sync::Mutex;
@@ -60,6 +60,8 @@ struct State {
     waiting: VecDeque<Part>,
     /// Bytes that wait.
     len: usize,
+    /// Bytes that were copied since it was asked last.
+    copied: usize,
 }
 
 /// Where tokens go.
@@ -140,7 +142,7 @@ impl Placed {
             Arc::new(Home { calls, nic: Arc::clone(nic), slots: Mutex::new(slots), pid: std::process::id() });
         let released = Arc::clone(&home);
         let pages = LentPages::of_device(memory, count, move |slot| released.released(slot))?;
-        let state = State { pages, control: Control::default(), waiting: VecDeque::new(), len: 0 };
+        let state = State { pages, control: Control::default(), waiting: VecDeque::new(), len: 0, copied: 0 };
         Ok(Placed { home, state: Mutex::new(state) })
     }
 
@@ -198,9 +200,32 @@ impl Placed {
         Ok(true)
     }
 
+    /// A page with the first `len` bytes of a buffer: few are copied, or whoever keeps them would keep a buffer.
+    fn shortened(&self, state: &mut State, buffer: Page, len: usize) -> Page {
+        let bytes = buffer.bytes().and_then(|bytes| bytes.get(..len)).filter(|_| (1..=SHORT).contains(&len));
+        match bytes.and_then(|bytes| self.home.nic.shortened(bytes)) {
+            Some(page) => {
+                state.copied += len;
+                page
+            }
+            None => buffer,
+        }
+    }
+
+    /// Bytes that were copied in user space since this was asked last.
+    pub fn copied(&self) -> usize {
+        std::mem::take(&mut self.state.lock().copied)
+    }
+
     /// Finds a place for each piece. None where the kernel tells of what cannot be: then each token is due.
     fn sort(&self, state: &mut State, page: Page, received: &Received) -> Option<VecDeque<Part>> {
         let counts = self.home.nic.counts();
+        let linear = received.pieces.iter().map(|piece| match piece {
+            Piece::Linear(len) => *len as usize,
+            Piece::Device(_) => 0,
+        });
+        let linear = if received.pieces.is_empty() { received.bytes } else { linear.sum() };
+        let page = self.shortened(state, page, linear);
         let (mut sorted, mut at, mut fits) = (VecDeque::new(), 0, true);
         let mut host = |len: usize| {
             counts.linear.fetch_add(len as u64, Relaxed);

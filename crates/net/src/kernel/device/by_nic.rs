@@ -195,6 +195,7 @@ impl Stream {
         counters.received.add(device + host);
         // What the kernel has told of lies where the device put it; all else it has copied.
         counters.kernel_copied.add(host);
+        counters.user_copied_out.add(self.placed.get().map_or(0, Placed::copied));
         if device > 0 {
             self.connection().shared().devices.queues(|queues| queues.count_landed(queue, device));
         }

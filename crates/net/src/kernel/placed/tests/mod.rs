@@ -250,6 +250,30 @@ fn tokens_that_are_refused_for_a_while_go_back_later() {
 }
 
 #[test]
+fn short_rests_in_the_host_s_memory_keep_no_buffer() {
+    let world = World::new(Script::default());
+    let mut kept = Vec::new();
+    // More of them than there are buffers.
+    for n in 0..100_u32 {
+        world.script.tells(&[Piece::Linear(1 + n), frag(0, 1, 1 + n), Piece::Linear(2)]);
+        assert!(world.placed.fill(1 << 20, 100).unwrap_or(false));
+        let linear = world.placed.take(1 << 20, 100);
+        assert_eq!(world.placed.copied(), 3 + n as usize);
+        assert!(linear[0].bytes().unwrap().iter().copied().eq((0..100).chain([0]).take(1 + n as usize)));
+        drop(world.placed.take(1, 100));
+        kept.push((linear, world.placed.take(2, 100)));
+    }
+    assert_eq!(kept[1].1[0].bytes(), Some(&[2, 3][..]));
+    // Each in a page of about its size; long ones in the buffer that they were received into.
+    for (len, page) in [(4096, 4096), (4097, 16384), (65536, 65536), (65537, BUFFER)] {
+        world.script.tells(&[Piece::Linear(len)]);
+        assert!(world.placed.fill(1 << 20, 100).unwrap_or(false));
+        assert_eq!(world.placed.take(1 << 20, 1)[0].page().len(), page);
+        assert_eq!(world.placed.copied(), if page == BUFFER { 0 } else { len as usize });
+    }
+}
+
+#[test]
 fn pages_are_nobody_elses_as_long_as_anybody_has_a_fragment() {
     let World { memory, script, placed } = World::new(Script::default());
     assert_eq!(memory.free(), 0);

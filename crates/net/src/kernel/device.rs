@@ -264,7 +264,10 @@ impl Stream {
     /// What has stopped a receive that has something to return. What the kernel tells once, such as a reset (sock_error()), is kept for the next one.
     fn stopped(&self, why: NotRead, patience: &Patience) {
         // These it tells again, and they are nothing to wait for here.
-        if !matches!(why, NotRead::Errno(Errno::AGAIN) | NotRead::Starved | NotRead::Untold(_)) {
+        if !matches!(
+            why,
+            NotRead::Errno(Errno::AGAIN) | NotRead::Starved | NotRead::Held | NotRead::Untold(_)
+        ) {
             // (What is of one call alone is no error of the next.)
             let _ = self.not_read(why, patience);
         }
@@ -295,11 +298,11 @@ impl Stream {
                 connection.poke();
                 Ok(())
             }
-            NotRead::Starved if patience.none => {
+            NotRead::Starved | NotRead::Held if patience.none => {
                 Err(wait(Errno::NOBUFS).because("no page of the device's memory is free; give tokens back"))
             }
             // They come home without a word.
-            NotRead::Starved => {
+            NotRead::Starved | NotRead::Held => {
                 patience.wait(connection.lock(), connection.waiters(), Some(NO_PAGE)).map_err(wait)
             }
             NotRead::Errno(Errno::AGAIN) => {

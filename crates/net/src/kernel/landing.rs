@@ -44,6 +44,8 @@ pub(super) enum NotRead {
     Unbound,
     /// None of its pages is free.
     Starved,
+    /// The connection's program has as many of its fragments as it may; others' may go on.
+    Held,
     Errno(Errno),
     /// The kernel does not tell of what a NIC has received.
     Untold(Errno),

@@ -170,7 +170,7 @@ impl Placed {
         }
         let room = self.home.slots.lock().free.len().min(most).min(MOST_PIECES);
         if room == 0 {
-            return Err(NotRead::Starved);
+            return Err(NotRead::Held);
         }
         let mut page = self.home.nic.buffer().ok_or(NotRead::Starved)?;
         let Some(buffer) = page.bytes_mut() else { return Err(NotRead::Starved) };

@@ -55,7 +55,10 @@ impl Stream {
         let Wanted { n, most, peeks, throws } = wanted;
         let placed = self.placed(nic)?;
         let there = placed.fill(n, most.max(1));
-        landing.tell(matches!(there, Err(NotRead::Starved)));
+        // One connection's own says nothing of the binding's.
+        if !matches!(there, Err(NotRead::Held)) {
+            landing.tell(matches!(there, Err(NotRead::Starved)));
+        }
         if !there? {
             return Ok(Ok(None));
         }

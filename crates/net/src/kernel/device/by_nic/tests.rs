@@ -285,6 +285,28 @@ fn an_error_behind_bytes_that_are_thrown_away_is_the_next_call_s() {
     assert_eq!(world.frags(100, 9, RecvFlags::DONTWAIT).unwrap().len(), 10);
 }
 
+/// What a program keeps of one connection's stops that one alone; what it keeps of the binding's all of them.
+#[test]
+fn a_binding_starves_only_where_all_of_its_connections_do() {
+    let Some((world, script)) = World::scripted() else { return };
+    let event = || world.stack.kernel().unwrap().shared().devices.event(world.id);
+    let each: Vec<_> = (0..256).map(|n| frag(u64::from(n), 1, 1 + n)).collect();
+    script.tells(&each);
+    let kept = world.frags(1000, 1000, RecvFlags::empty()).unwrap();
+    assert_eq!(world.frags(1, 1, RecvFlags::DONTWAIT).unwrap_err().raw_os_error(), 105);
+    assert_eq!(event(), None);
+    drop(kept);
+    let kept = [(); 64].map(|()| {
+        script.tells(&[Piece::Linear(100_000)]);
+        world.frags(100_000, 1, RecvFlags::empty()).unwrap()
+    });
+    assert_eq!(world.frags(1, 1, RecvFlags::DONTWAIT).unwrap_err().raw_os_error(), 105);
+    assert_eq!(event(), Some(crate::carrier::Event::Starved));
+    drop(kept);
+    assert!(world.frags(1, 1, RecvFlags::DONTWAIT).unwrap_err().would_block());
+    assert_eq!((event(), event()), (Some(crate::carrier::Event::Fed), None));
+}
+
 /// The NIC may put bytes there before it is known that it takes the memory, and until it has let go of it.
 #[test]
 fn a_connection_that_opens_while_a_nic_is_asked_waits_for_the_answer() {

@@ -218,7 +218,7 @@ fn many_tokens_go_back_by_themselves_and_what_the_kernel_does_not_know_is_counte
     assert!(world.placed.fill(1 << 20, 1024).unwrap_or(false));
     assert_eq!(world.free(), 0);
     let more = world.placed.take(1 << 20, usize::MAX);
-    assert!(matches!(world.placed.fill(1, 1), Err(NotRead::Starved)));
+    assert!(matches!(world.placed.fill(1, 1), Err(NotRead::Held)));
     drop((parts, more));
     world.placed.home().flush();
     assert_eq!(world.script.returned().concat().len(), 136 + 120);

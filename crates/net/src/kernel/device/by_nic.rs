@@ -130,6 +130,10 @@ impl Stream {
                 }
                 Err(why) => {
                     self.not_read(why, patience)?;
+                    if how.before && self.connection().lock().has_failed() {
+                        // The next call's, and not this one's, which has something.
+                        return Ok(Some(None));
+                    }
                     continue;
                 }
             }

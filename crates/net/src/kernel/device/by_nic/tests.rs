@@ -283,6 +283,11 @@ fn an_error_behind_bytes_that_are_thrown_away_is_the_next_call_s() {
     script.tells(&[frag(10, 10, 2)]);
     assert_eq!(world.frags(100, 9, RecvFlags::TRUNC).unwrap().len(), 10);
     assert_eq!(world.frags(100, 9, RecvFlags::DONTWAIT).unwrap().len(), 10);
+    // Likewise behind bytes that are taken, by a call that has some and looks for more.
+    script.fails(Errno::CONNRESET);
+    let how = Taking { dont_wait: false, before: true, device: false, least: usize::MAX };
+    assert!(world.stream.take(10, how).unwrap().is_none());
+    assert_eq!(world.take(10, false).unwrap_err().raw_os_error(), 104);
 }
 
 /// What a program keeps of one connection's stops that one alone; what it keeps of the binding's all of them.

@@ -300,6 +300,16 @@ fn a_binding_starves_only_where_all_of_its_connections_do() {
     let kept = world.frags(1000, 1000, RecvFlags::empty()).unwrap();
     assert_eq!(world.frags(1, 1, RecvFlags::DONTWAIT).unwrap_err().raw_os_error(), 105);
     assert_eq!(event(), None);
+    // Nor does it say that another one starves no more.
+    let Next::Device(landing, 1) = world.stream.next(&world.patience()).unwrap() else {
+        panic!("it is bound")
+    };
+    landing.tell(true);
+    assert_eq!(event(), Some(crate::carrier::Event::Starved));
+    assert_eq!(world.frags(1, 1, RecvFlags::DONTWAIT).unwrap_err().raw_os_error(), 105);
+    assert_eq!(event(), None);
+    landing.tell(false);
+    assert_eq!(event(), Some(crate::carrier::Event::Fed));
     drop(kept);
     let kept = [(); 64].map(|()| {
         script.tells(&[Piece::Linear(100_000)]);

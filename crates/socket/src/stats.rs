@@ -89,8 +89,8 @@ counters! {
     user_copied_nt,
     /// The part of these bytes that had other stores than those that seemed best, to compare the two.
     explored,
-    /// Bytes that this end copied in user space while receiving, into buffers of the caller. What a program looks at in
-    /// place comes into no buffer.
+    /// Bytes that this end copied in user space while receiving, into buffers of the caller, or into pages that are then received by reference. What a
+    /// program looks at in place comes into no buffer.
     user_copied_out,
     /// Bytes that the kernel copied for this end: over the kernel socket, with pread into a slot, or with
     /// write from a view.

@@ -112,6 +112,16 @@ impl Stream {
         })))
     }
 
+    /// Whether there is something now; where there is not, it has waited, or the peer sends no more, and what is next is to be looked at again.
+    fn is_filled(&self, nic: &Arc<Nic>, max: usize, patience: &Patience) -> Result<bool> {
+        match self.fill_by_nic(nic, max) {
+            Ok(true) => return Ok(true),
+            Ok(false) => self.ended(),
+            Err(why) => self.not_read(why, patience)?,
+        }
+        Ok(false)
+    }
+
     /// As [`tcp::Connection::take`](crate::carrier::tcp::Connection::take). The outer None where what is next does not come by a NIC.
     pub(in super::super) fn take_by_nic(
         &self,
@@ -122,20 +132,12 @@ impl Stream {
         loop {
             let Next::Device(landing, queue) = self.next(patience)? else { return Ok(None) };
             let Some(nic) = landing.nic() else { return Ok(None) };
-            match self.fill_by_nic(nic, max) {
-                Ok(true) => {}
-                Ok(false) => {
-                    self.ended();
-                    continue;
+            if !self.is_filled(nic, max, patience)? {
+                if how.before && self.connection().lock().has_failed() {
+                    // The next call's, and not this one's, which has something.
+                    return Ok(Some(None));
                 }
-                Err(why) => {
-                    self.not_read(why, patience)?;
-                    if how.before && self.connection().lock().has_failed() {
-                        // The next call's, and not this one's, which has something.
-                        return Ok(Some(None));
-                    }
-                    continue;
-                }
+                continue;
             }
             let Some(placed) = self.placed.get() else { continue };
             let taken = placed.take_if(usize::MAX, |first| {
@@ -166,16 +168,8 @@ impl Stream {
         loop {
             let Next::Device(landing, _) = self.next(patience)? else { return Ok(None) };
             let Some(nic) = landing.nic() else { return Ok(None) };
-            match self.fill_by_nic(nic, max) {
-                Ok(true) => {}
-                Ok(false) => {
-                    self.ended();
-                    continue;
-                }
-                Err(why) => {
-                    self.not_read(why, patience)?;
-                    continue;
-                }
+            if !self.is_filled(nic, max, patience)? {
+                continue;
             }
             let Some(placed) = self.placed.get() else { continue };
             let parts = placed.peek(max, usize::MAX);

@@ -60,13 +60,15 @@ fn connections_come_before_listeners_and_an_address_before_any() {
     let (one, two, three, four) = (id(), id(), id(), id());
     let mut demux = Demux::new(&SEED);
     let ends = Ends { local: at(HERE, 80), remote: at(ALSO_HERE, 4000) };
-    assert!(demux.connect(ends, one));
-    assert!(!demux.connect(ends, two), "they are somebody's");
-    assert_eq!(demux.connection(&ends), Some(one));
+    let has = |id: Id, of: &Ends| id == one && *of == ends;
+    assert!(demux.connect(&ends, one, has));
+    assert!(!demux.connect(&ends, two, has) && !demux.connect(&ends, one, has), "they are somebody's");
+    assert_eq!(demux.connection(&ends, has), Some(one));
+    assert_eq!(demux.connection(&ends, |_, _| false), None, "who has the same hash need not have these ends");
     let other = Ends { remote: at(ALSO_HERE, 4001), ..ends };
-    assert_eq!(demux.connection(&other), None);
+    assert_eq!(demux.connection(&other, has), None);
     let turned = Ends { local: ends.remote, remote: ends.local };
-    assert_eq!(demux.connection(&turned), None);
+    assert_eq!(demux.connection(&turned, has), None);
 
     assert!(demux.listen(at(ANY, 80), three) && demux.listen(at(HERE, 80), four));
     assert!(!demux.listen(at(ANY, 80), two));
@@ -76,10 +78,36 @@ fn connections_come_before_listeners_and_an_address_before_any() {
 
     // Only who has them gives them back.
     assert!(!demux.disconnect(&ends, two) && demux.disconnect(&ends, one));
-    assert_eq!(demux.connection(&ends), None);
+    assert_eq!(demux.connection(&ends, has), None);
     assert!(!demux.unlisten(at(HERE, 80), three) && demux.unlisten(at(HERE, 80), four));
     assert_eq!(demux.listener(at(HERE, 80)), Some(three));
     assert_eq!((demux.connections(), demux.listeners()), (0, 1));
+}
+
+/// Many, with tables that grow and shrink meanwhile.
+#[test]
+fn each_of_many_connections_is_found_until_it_is_gone() {
+    let mut ids = Slab::new(20_000);
+    let mut demux = Demux::new(&SEED);
+    let mut all: Vec<(Id, Ends)> = Vec::new();
+    for port in 0..20_000 {
+        let ends = Ends { local: at(HERE, 80), remote: at(ALSO_HERE, port) };
+        let id = ids.insert_with(|_| ends).unwrap();
+        assert!(demux.connect(&ends, id, |id, of| ids.get(id) == Some(of)));
+        all.push((id, ends));
+    }
+    for (at, (id, ends)) in all.iter().enumerate() {
+        if at % 16 != 0 {
+            ids.remove(*id);
+            assert!(demux.disconnect(ends, *id) && !demux.disconnect(ends, *id));
+        }
+    }
+    demux.rest();
+    assert_eq!(demux.connections(), 20_000 / 16);
+    for (at, (id, ends)) in all.iter().enumerate() {
+        let found = demux.connection(ends, |id, of| ids.get(id) == Some(of));
+        assert_eq!(found, (at % 16 == 0).then_some(*id));
+    }
 }
 
 /// What Linux says to each pair of sockets that bind one port (inet_csk_bind_conflict()).

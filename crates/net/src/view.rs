@@ -1,10 +1,10 @@
 //! Received bytes, where they lie.
 
+use crate::carrier::Counts;
 use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, Host};
 use onecopy_copy::Hint;
 use onecopy_socket::Counters;
-use onecopy_socket::registry::Row;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Weak;
@@ -14,12 +14,12 @@ use std::sync::Weak;
 pub struct View {
     data: Segment<Chain>,
     /// Where its socket counts, as long as there is that socket.
-    row: Weak<Row>,
+    socket: Weak<dyn Counts>,
 }
 
 impl View {
-    pub(crate) fn of(data: Segment<Chain>, row: Weak<Row>) -> View {
-        View { data, row }
+    pub(crate) fn of(data: Segment<Chain>, socket: Weak<dyn Counts>) -> View {
+        View { data, socket }
     }
 
     /// Bytes in it.
@@ -63,8 +63,8 @@ impl View {
     }
 
     fn copied(&self, len: usize) -> usize {
-        if let Some(row) = self.row.upgrade() {
-            row.counters().user_copied_out.add(len);
+        if let Some(socket) = self.socket.upgrade() {
+            socket.counters().user_copied_out.add(len);
         }
         len
     }
@@ -77,8 +77,8 @@ impl View {
     /// What writev(2) says.
     pub fn write_to(&self, fd: impl AsFd) -> io::Result<usize> {
         let written = self.data.payload().write_to(fd)?;
-        if let Some(row) = self.row.upgrade() {
-            row.counters().kernel_copied.add(written);
+        if let Some(socket) = self.socket.upgrade() {
+            socket.counters().kernel_copied.add(written);
         }
         Ok(written)
     }

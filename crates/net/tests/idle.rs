@@ -4,13 +4,16 @@ use onecopy_link::Tap;
 use onecopy_net::tcp::{Listener, Stream};
 use onecopy_net::{Driver, Stack};
 use std::io::{ErrorKind, Read, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-const CONNECTIONS: usize = 4000;
-/// The bytes of one end: its socket, and its part of the tables of the stack, which are little more than half full. (Rows of the registry lie in
-/// memory that all processes see.)
-const MOST: u64 = 1280;
+/// So many ends, each a socket of its own stack's, as one program may have them.
+const ENDS: usize = 100_000;
+/// Connections that are made at once, and those of a listener.
+const BATCH: usize = 100;
+const OF_A_LISTENER: usize = 10_000;
+/// The bytes of one end: its socket, and its part of the tables of the stack. (Rows of the registry lie in memory that all processes see.)
+const MOST: u64 = 1024;
 
 /// Two hosts that this thread drives.
 struct Hosts {
@@ -53,16 +56,32 @@ impl Hosts {
         });
     }
 
-    /// A connection, after a request and its answer.
-    fn connect(&self, listener: &Listener, to: SocketAddr) -> (Stream, Stream) {
-        let mut client = Stream::connect_nonblocking(&self.a, to).unwrap();
-        let (mut server, _) = self.until(|| listener.accept().ok());
-        server.set_nonblocking(true).unwrap();
-        client.write_all(&[7; 3000]).unwrap();
-        self.read(&mut server, 3000);
-        server.write_all(&[8; 2000]).unwrap();
-        self.read(&mut client, 2000);
-        (client, server)
+    /// Connections, after a request and its answer.
+    fn connect(&self, listener: &Listener, count: usize, ends: &mut Vec<(Stream, Stream)>) {
+        let to = listener.local_addr().unwrap();
+        let mut clients: Vec<_> =
+            (0..count).map(|_| Stream::connect_nonblocking(&self.a, to).unwrap()).collect();
+        // They come in any order: each client is found by its address.
+        clients.sort_by_key(|client| client.local_addr().unwrap().port());
+        let mut servers = Vec::with_capacity(count);
+        self.until(|| {
+            while let Ok((server, from)) = listener.accept() {
+                server.set_nonblocking(true).unwrap();
+                servers.push((from.port(), server));
+            }
+            (servers.len() == count).then_some(())
+        });
+        servers.sort_by_key(|(port, _)| *port);
+        clients.iter_mut().for_each(|client| client.write_all(&[7; 3000]).unwrap());
+        for (_, server) in &mut servers {
+            self.read(server, 3000);
+            server.write_all(&[8; 2000]).unwrap();
+        }
+        for (mut client, (port, server)) in clients.into_iter().zip(servers) {
+            assert_eq!(client.local_addr().unwrap().port(), port);
+            self.read(&mut client, 2000);
+            ends.push((client, server));
+        }
     }
 
     /// Until nobody waits for anything: delayed ACKs, probes of the tail, memory that is kept in case that more comes.
@@ -75,27 +94,37 @@ impl Hosts {
 }
 
 #[test]
-fn an_idle_connection_costs_little() {
+fn an_idle_connection_costs_a_kibibyte_at_most() {
     let hosts = Hosts::new();
-    let listener = Listener::bind(&hosts.b, "10.0.0.2:80".parse().unwrap()).unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let to = listener.local_addr().unwrap();
+    let listen = |port: usize| {
+        let address = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 2).into(), port as u16);
+        let listener = Listener::bind(&hosts.b, address).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        listener
+    };
+    let listeners: Vec<_> = (0..ENDS / 2 / OF_A_LISTENER).map(|number| listen(80 + number)).collect();
     // What is made once, is made.
-    let first = hosts.connect(&listener, to);
+    let mut first = Vec::new();
+    hosts.connect(&listeners[0], 1, &mut first);
     hosts.rest();
-    let mut ends = Vec::with_capacity(CONNECTIONS);
+    let mut ends = Vec::with_capacity(ENDS / 2);
     let counted = allocation_counter::measure(|| {
-        for _ in 0..CONNECTIONS {
-            ends.push(hosts.connect(&listener, to));
+        for listener in &listeners {
+            for _ in 0..OF_A_LISTENER / BATCH {
+                hosts.connect(listener, BATCH, &mut ends);
+            }
         }
         hosts.rest();
     });
-    let each = counted.bytes_current.unsigned_abs() / (2 * CONNECTIONS as u64);
+    assert_eq!(2 * ends.len(), ENDS);
+    let each = counted.bytes_current.unsigned_abs() / ENDS as u64;
     println!("an idle connection's end has {each} bytes");
     assert!(each <= MOST, "{each} bytes");
     // They are idle, and not gone.
-    let (mut client, mut server) = ends.swap_remove(CONNECTIONS / 2);
-    client.write_all(&[9; 100]).unwrap();
-    hosts.read(&mut server, 100);
+    for at in [0, ENDS / 4, ENDS / 2 - 1] {
+        let (client, server) = &mut ends[at];
+        client.write_all(&[9; 100]).unwrap();
+        hosts.read(server, 100);
+    }
     drop(first);
 }

@@ -1,7 +1,9 @@
 //! Settings that may be changed while a socket is in use, and how other processes see them.
 
+use crate::registry::{Words, word};
+use crate::stats::Counters;
 use onecopy_copy::{Learned, Policy, Reader, Reason, Store};
-use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use onecopy_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use onecopy_sync::spin::Wait;
 use std::time::Duration;
 
@@ -9,16 +11,16 @@ use std::time::Duration;
 /// once in the thread that set it, and soon in others.
 #[derive(Debug)]
 pub struct Settings {
-    /// The word of the registry that shows them to other processes. It is only written here.
-    shown: &'static AtomicU64,
-    policy: AtomicU32,
-    reader: AtomicU32,
-    wait: AtomicU32,
-    nonblocking: AtomicU32,
+    /// The row of the registry in which the socket counts. One word of it shows the settings to other processes, and is only written here.
+    row: Words,
+    policy: AtomicU8,
+    reader: AtomicU8,
+    wait: AtomicU8,
+    nonblocking: AtomicU8,
     /// What was learned about stores, as [`Shown`] shows it; 0: nothing is learned.
     learned: AtomicU32,
     /// Loans of fewer bytes are copied; [`FOUND_OUT`]: what is found out decides.
-    copied_below: AtomicU64,
+    copied_below: AtomicU32,
     /// Up to how many bytes what could be lent was found faster copied, as [`Shown`] shows it: one more than that; 0: nothing was found out.
     copied_up_to: AtomicU32,
     /// Nanoseconds; 0 for none.
@@ -26,8 +28,8 @@ pub struct Settings {
     write_timeout: AtomicU64,
 }
 
-/// No number of bytes.
-const FOUND_OUT: u64 = u64::MAX;
+/// No loan has so many bytes.
+const FOUND_OUT: u32 = u32::MAX;
 
 /// The most that [`Settings::copied_up_to`] says, in bytes: 24 bits.
 const MOST_COPIED: u32 = (1 << 24) - 2;
@@ -36,8 +38,8 @@ const POLICIES: [Policy; 3] = [Policy::Cached, Policy::NonTemporal, Policy::Auto
 const READERS: [Reader; 4] = [Reader::SameCore, Reader::OtherCore, Reader::NoCpu, Reader::Unknown];
 const WAITS: [Wait; 3] = [Wait::Adaptive, Wait::Block, Wait::Spin];
 
-fn position<T: PartialEq>(all: &[T], one: &T) -> u32 {
-    all.iter().position(|other| other == one).unwrap_or(0) as u32
+fn position<T: PartialEq>(all: &[T], one: &T) -> u8 {
+    all.iter().position(|other| other == one).unwrap_or(0) as u8
 }
 
 const STORES: [Store; 2] = [Store::Cached, Store::NonTemporal];
@@ -46,7 +48,7 @@ const REASONS: [Reason; 3] = [Reason::Plan, Reason::Faster, Reason::Tie];
 fn encode(learned: Learned) -> u32 {
     let what = 1 + position(&STORES, &learned.store) + 2 * position(&REASONS, &learned.reason);
     // A percentage that is there is never shown as 0.
-    what | learned.percent.map_or(0, |percent| percent.clamp(1, u16::MAX.into())) << 8
+    u32::from(what) | learned.percent.map_or(0, |percent| percent.clamp(1, u16::MAX.into())) << 8
 }
 
 /// Decodes it. Returns None for an impossible value, and Some(None) where nothing is learned.
@@ -92,16 +94,16 @@ impl Shown {
 }
 
 impl Settings {
-    /// Makes settings that are shown in `shown`.
-    pub(crate) fn new(shown: &'static AtomicU64, policy: Policy, reader: Reader, wait: Wait) -> Settings {
+    /// Makes settings that are shown in `row`.
+    pub(crate) fn new(row: Words, policy: Policy, reader: Reader, wait: Wait) -> Settings {
         let settings = Settings {
-            shown,
-            policy: AtomicU32::default(),
-            reader: AtomicU32::default(),
-            wait: AtomicU32::default(),
-            nonblocking: AtomicU32::default(),
+            row,
+            policy: AtomicU8::default(),
+            reader: AtomicU8::default(),
+            wait: AtomicU8::default(),
+            nonblocking: AtomicU8::default(),
             learned: AtomicU32::default(),
-            copied_below: AtomicU64::new(FOUND_OUT),
+            copied_below: AtomicU32::new(FOUND_OUT),
             copied_up_to: AtomicU32::default(),
             read_timeout: AtomicU64::default(),
             write_timeout: AtomicU64::default(),
@@ -115,10 +117,18 @@ impl Settings {
     /// Shows the settings. If two threads change settings at once, the later one may show the earlier one's
     /// old value.
     fn show(&self) {
-        let of = |word: &AtomicU32| u64::from(word.load(Relaxed));
+        let (of, long) =
+            (|byte: &AtomicU8| byte.load(Relaxed), |word: &AtomicU32| u64::from(word.load(Relaxed)));
         let settings =
             of(&self.policy) | of(&self.reader) << 2 | of(&self.wait) << 4 | of(&self.nonblocking) << 6;
-        self.shown.store(settings | of(&self.copied_up_to) << 8 | of(&self.learned) << 32, Relaxed);
+        let shown = u64::from(settings) | long(&self.copied_up_to) << 8 | long(&self.learned) << 32;
+        self.row[word::SETTINGS].store(shown, Relaxed);
+    }
+
+    /// Returns the counters of the socket, which are in its row. Use them only while the row lives.
+    #[inline]
+    pub fn counters(&self) -> Counters {
+        Counters::over(&self.row[word::COUNTERS..])
     }
 
     /// Returns which stores copies use.
@@ -187,19 +197,19 @@ impl Settings {
 
     /// Notes whether O_NONBLOCK is set. Does not touch the descriptor.
     pub fn set_nonblocking(&self, on: bool) {
-        self.nonblocking.store(u32::from(on), Relaxed);
+        self.nonblocking.store(u8::from(on), Relaxed);
         self.show();
     }
 
     /// Returns below how many bytes a loan is copied, as was set; None: it is found out.
     #[inline]
     pub fn copied_below(&self) -> Option<u32> {
-        u32::try_from(self.copied_below.load(Relaxed)).ok()
+        Some(self.copied_below.load(Relaxed)).filter(|below| *below != FOUND_OUT)
     }
 
-    /// Sets below how many bytes a loan is copied; None: it is found out.
+    /// Sets below how many bytes a loan is copied; None, and more than any loan has (u32::MAX): it is found out.
     pub fn set_copied_below(&self, below: Option<u32>) {
-        self.copied_below.store(below.map_or(FOUND_OUT, u64::from), Relaxed);
+        self.copied_below.store(below.unwrap_or(FOUND_OUT), Relaxed);
     }
 
     /// Returns up to how many bytes what could be lent was found faster copied; 0: none was. None: nothing was found out.
@@ -251,13 +261,14 @@ fn nanoseconds(limit: Option<Duration>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::WORDS;
     use std::sync::LazyLock;
 
     #[test]
     fn what_was_learned_is_shown_and_an_impossible_word_is_refused() {
-        static SHOWN: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(0));
-        let settings = Settings::new(&SHOWN, Policy::Auto, Reader::NoCpu, Wait::Block);
-        let shown = || Shown::decode(SHOWN.load(Relaxed)).unwrap();
+        static ROW: LazyLock<[AtomicU64; WORDS]> = LazyLock::new(Default::default);
+        let settings = Settings::new(&ROW, Policy::Auto, Reader::NoCpu, Wait::Block);
+        let shown = || Shown::decode(ROW[word::SETTINGS].load(Relaxed)).unwrap();
         assert_eq!((settings.learned(), shown().learned), (None, None));
         for store in STORES {
             for reason in REASONS {

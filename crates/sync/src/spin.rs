@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 
 /// Longest spin, in nanoseconds: a sleep and a wake-up cost about 5 us on each side, and past a few times
 /// that the latency saved is small beside the wait itself.
-const LONGEST: u32 = 50_000;
+const LONGEST: u16 = 50_000;
 /// A wait with a sleep in it may be so many times as long and still have been short without: on a virtual machine
 /// whose idle CPUs the host takes away, a wake-up takes up to 50 us.
-const WAKING: u32 = 4;
+const WAKING: u128 = 4;
 /// Where a fresh socket begins.
-const FIRST: u32 = 20_000;
+const FIRST: u16 = 20_000;
 /// Shortest spin: nothing beside the wait that follows.
-const SHORTEST: u32 = 1_000;
+const SHORTEST: u16 = 1_000;
 /// So many spins in vain, one after the other, and the next waits do without.
-const IN_VAIN: u32 = 4;
+const IN_VAIN: u16 = 4;
 /// Waits without a spin after that, at first and at most.
-const FIRST_PAUSE: u32 = 64;
-const LONGEST_PAUSE: u32 = 4096;
+const FIRST_PAUSE: u16 = 64;
+const LONGEST_PAUSE: u16 = 4096;
 
 /// How a blocking call waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,14 +39,17 @@ pub enum Wait {
 #[derive(Clone, Copy, Debug)]
 pub struct Adaptive {
     /// Nanoseconds the next wait may spin.
-    budget: u32,
+    budget: u16,
     /// Spins in vain since the last one that paid.
-    in_vain: u32,
+    in_vain: u16,
     /// Waits that still do without a spin.
-    paused: u32,
+    paused: u16,
     /// Waits that the next pause lasts.
-    pause: u32,
+    pause: u16,
 }
+
+/// An idle socket has two of them: all of it is small.
+const _: () = assert!(size_of::<Adaptive>() == 8);
 
 impl Default for Adaptive {
     fn default() -> Self {
@@ -61,7 +64,7 @@ impl Adaptive {
             self.paused -= 1;
             return 0;
         }
-        if gate::is_open() { self.budget } else { 0 }
+        if gate::is_open() { self.budget.into() } else { 0 }
     }
 
     /// A spin met what it waited for after `took`.
@@ -86,7 +89,7 @@ impl Adaptive {
     pub fn slept(&mut self, took: Duration) {
         if took.as_nanos() <= u128::from(LONGEST) {
             self.aim(took);
-        } else if took.as_nanos() <= u128::from(LONGEST * WAKING) {
+        } else if took.as_nanos() <= u128::from(LONGEST) * WAKING {
             // Most of it may be the waking itself, of this side and of the peer: worth a try.
             self.budget = LONGEST;
         } else {
@@ -97,7 +100,7 @@ impl Adaptive {
     /// A wait of this length should be met by the next spin: aims at four times, moving half way. It aims at no less than where a fresh socket begins, however short
     /// the wait was: an interrupt on either side takes some microseconds, and a sleep for it costs both more than a spin that waits it out.
     fn aim(&mut self, took: Duration) {
-        let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
+        let took = u16::try_from(took.as_nanos()).unwrap_or(u16::MAX);
         let aim = took.saturating_mul(4).clamp(FIRST, LONGEST);
         self.budget = if aim > self.budget { aim } else { self.budget / 2 + aim / 2 };
     }

@@ -100,7 +100,7 @@ impl Stack {
                     remote: Place { ip: ip.from(), port: header.from },
                 };
                 // (Whose connection is here need not be asked.)
-                let id = self.demux.connection(&ends);
+                let id = self.connection(&ends);
                 if id.is_none()
                     && let Some(other) = self.other_of(&ends)
                 {
@@ -281,7 +281,7 @@ impl Stack {
         let deadline = request.deadline();
         let pending = Box::new(Pending { request, ends, listener: parent });
         let Some(id) = self.sockets.insert_with(|_| Slot::Request(pending)) else { return };
-        self.demux.connect(ends, id);
+        self.connect(&ends, id);
         self.timers.set(id.index(), deadline);
     }
 
@@ -336,7 +336,7 @@ impl Stack {
             return self.datagram_complaint(now, complaint);
         }
         let ends = Ends::new(complaint.local, complaint.remote);
-        let Some(id) = self.demux.connection(&ends) else {
+        let Some(id) = self.connection(&ends) else {
             if let Some(other) = self.other_of(&ends) {
                 self.hand(other, What::Complaint(*complaint));
             }

@@ -7,7 +7,7 @@ use super::ports::{Hold, NoPort};
 use super::room::Claim;
 use super::slab::Id;
 use super::socket::{Asked, Bound, Connected, Fresh, Listener, Slot};
-use super::{Stack, context, lengths};
+use super::{Stack, context, has, lengths};
 use crate::tcp::After;
 use crate::tcp::fast_open::{Attempt, Queue, Use};
 use crate::tcp::{
@@ -161,15 +161,16 @@ impl Stack {
         let asked = fresh.hold.as_ref().map(Hold::local).or(fresh.asked.address).map(|asked| asked.ip);
         let (local, remote) = self.addresses(asked, to)?;
         let Some(Slot::Fresh(fresh)) = self.sockets.get_mut(id) else { return Err(Error::NoSuchSocket) };
-        let reuse = fresh.asked.reuse;
-        let held = fresh.hold.take();
-        let (demux, share) = (&self.demux, self.ip.share());
+        let (reuse, held) = (fresh.asked.reuse, fresh.hold.take());
+        let (demux, sockets, share) = (&self.demux, &self.sockets, self.ip.share());
+        let connected = |ends: &Ends| demux.connection(ends, |id, ends| has(sockets, id, ends)).is_some();
         let own = |ends: &Ends| share.is_none_or(|share| share.of_ends(ends) == share.me());
         let hold = match held {
             Some(hold) => {
                 let ends = Ends { local: Place { ip: local, ..hold.local() }, remote };
-                if demux.connection(&ends).is_some() || !own(&ends) {
-                    fresh.hold = Some(hold);
+                let taken = connected(&ends) || !own(&ends);
+                if taken {
+                    self.hold(id, hold);
                     return Err(Error::AddressNotAvailable);
                 }
                 hold
@@ -177,14 +178,21 @@ impl Stack {
             None => {
                 let free = |port| {
                     let ends = Ends { local: Place { ip: local, port }, remote };
-                    demux.connection(&ends).is_none() && own(&ends)
+                    !connected(&ends) && own(&ends)
                 };
                 self.ports.connect(local, remote, reuse, free).map_err(|_| Error::AddressNotAvailable)?
             }
         };
         let ends = Ends { local: Place { ip: local, ..hold.local() }, remote };
-        fresh.hold = Some(hold);
+        self.hold(id, hold);
         Ok(ends)
+    }
+
+    /// Has a socket that is not connected keep the port.
+    fn hold(&mut self, id: Id, hold: Hold) {
+        if let Some(Slot::Fresh(fresh)) = self.sockets.get_mut(id) {
+            fresh.hold = Some(hold);
+        }
     }
 
     /// The address of ours that a connection is from, where `asked` was asked for, and the other end.
@@ -249,7 +257,7 @@ impl Stack {
             *slot = Slot::Connection(Box::new(connected));
         }
         self.charge(id);
-        self.demux.connect(ends, id);
+        self.connect(&ends, id);
     }
 
     /// The next connection that waits (accept(2)), and who it is with.

@@ -2,7 +2,8 @@
 
 use super::slab::Id;
 use crate::key::{self, Key, Seed, Table};
-use std::hash::{Hash, Hasher};
+use hashbrown::hash_table::{Entry, HashTable};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// An address and a port: of a [`SocketAddr`] what tells one from another (all is on one link, so that a scope says nothing).
@@ -97,25 +98,52 @@ impl Hash for Ends {
 }
 
 /// Connections by their ends, listeners by theirs.
+///
+/// The ends of a connection lie with it, and only its name is here: each way to find it is asked who has these ends. So the table is a third of
+/// what it would be with them, and a look at it leads to where the segment is going anyway.
 #[derive(Debug)]
 pub struct Demux {
-    connections: Table<Ends, Id>,
+    connections: HashTable<Name>,
     listeners: Table<Place, Id>,
+    key: Key,
+}
+
+/// A connection, as the table has it.
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    /// Of its ends. Those of two connections are hardly ever the same, so that hardly ever a wrong one is looked at.
+    hash: u32,
+    id: Id,
+}
+
+const _: () = assert!(size_of::<Name>() == 12);
+
+/// What the table goes by: it takes a place from the low bits, and what it compares first from the high ones.
+#[inline]
+fn spread(hash: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(hash)
 }
 
 impl Demux {
     /// Nobody yet. Places in the tables come from `seed`.
     pub fn new(seed: &Seed) -> Demux {
         Demux {
-            connections: Table::with_hasher(Key::derive(seed, "connections")),
+            connections: HashTable::new(),
             listeners: Table::with_hasher(Key::derive(seed, "listeners")),
+            key: Key::derive(seed, "connections"),
         }
     }
 
-    /// The connection of these ends.
+    fn hash(&self, ends: &Ends) -> u32 {
+        self.key.hash_one(ends) as u32
+    }
+
+    /// The connection of these ends; `has` says of one whether it has them.
     #[inline]
-    pub fn connection(&self, ends: &Ends) -> Option<Id> {
-        self.connections.get(ends).copied()
+    pub fn connection(&self, ends: &Ends, has: impl Fn(Id, &Ends) -> bool) -> Option<Id> {
+        let hash = self.hash(ends);
+        let found = |name: &Name| name.hash == hash && has(name.id, ends);
+        self.connections.find(spread(hash), found).map(|name| name.id)
     }
 
     /// Who listens at this address, else who listens at its port at any.
@@ -125,17 +153,21 @@ impl Demux {
         self.listeners.get(&local).or_else(any).copied()
     }
 
-    /// Has packets of these ends be `id`'s. False, with nothing done, where they are somebody's.
-    pub fn connect(&mut self, ends: Ends, id: Id) -> bool {
-        let entry = self.connections.entry(ends);
-        let free = matches!(entry, std::collections::hash_map::Entry::Vacant(_));
-        entry.or_insert(id);
+    /// Has packets of these ends be `id`'s. False, with nothing done, where they are somebody's; `has` says of one whether it has them.
+    pub fn connect(&mut self, ends: &Ends, id: Id, has: impl Fn(Id, &Ends) -> bool) -> bool {
+        let hash = self.hash(ends);
+        let found = |name: &Name| name.hash == hash && (name.id == id || has(name.id, ends));
+        let entry = self.connections.entry(spread(hash), found, |name| spread(name.hash));
+        let free = matches!(entry, Entry::Vacant(_));
+        entry.or_insert(Name { hash, id });
         free
     }
 
     /// They are nobody's any more, if they were `id`'s.
     pub fn disconnect(&mut self, ends: &Ends, id: Id) -> bool {
-        self.connections.get(ends) == Some(&id) && self.connections.remove(ends).is_some()
+        let hash = self.hash(ends);
+        let entry = self.connections.find_entry(spread(hash), |name| name.hash == hash && name.id == id);
+        entry.map(|entry| entry.remove()).is_ok()
     }
 
     /// Has `id` listen there. False, with nothing done, where somebody does at that very address.
@@ -163,7 +195,7 @@ impl Demux {
 
     /// Gives back memory of those that are gone.
     pub fn rest(&mut self) {
-        self.connections.shrink_to_fit();
+        self.connections.shrink_to_fit(|name| spread(name.hash));
         self.listeners.shrink_to_fit();
     }
 }

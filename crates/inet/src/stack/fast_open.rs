@@ -108,7 +108,7 @@ impl Stack {
         // (That there is room was seen before.)
         let Some(id) = self.sockets.insert_with(|_| Slot::Connection(connected)) else { return };
         self.charge(id);
-        self.demux.connect(ends, id);
+        self.connect(&ends, id);
         if let Some(at) = deadline {
             self.timers.set(id.index(), at);
         }
@@ -236,7 +236,7 @@ impl Stack {
         }
         if let Some(Slot::Fresh(fresh)) = self.sockets.get_mut(id) {
             fresh.deferred = Some(ends);
-            self.demux.connect(ends, id);
+            self.connect(&ends, id);
         }
         Ok(())
     }

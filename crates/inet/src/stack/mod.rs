@@ -34,7 +34,7 @@ use crate::key::{Key, Seed};
 use crate::tcp::fast_open::{Cache, Keys};
 use crate::tcp::{self, After, Connection, Context, Wake};
 use crate::timers::Wheel;
-use demux::Demux;
+use demux::{Demux, Ends};
 use isn::Isn;
 use lower::{Lower, context, lengths};
 use onecopy_link::Packet;
@@ -79,6 +79,12 @@ pub struct Event {
     pub id: Id,
     /// What.
     pub wake: Wake,
+}
+
+/// Whether `id` has these ends.
+#[inline]
+fn has(sockets: &Slab<Slot>, id: Id, ends: &Ends) -> bool {
+    sockets.get(id).and_then(Slot::ends) == Some(ends)
 }
 
 /// How much of everything a stack has.
@@ -249,6 +255,17 @@ impl Stack {
         }
     }
 
+    /// The connection of these ends.
+    #[inline]
+    fn connection(&self, ends: &Ends) -> Option<Id> {
+        self.demux.connection(ends, |id, ends| has(&self.sockets, id, ends))
+    }
+
+    /// Has packets of these ends be `id`'s, unless they are somebody's.
+    fn connect(&mut self, ends: &Ends, id: Id) {
+        self.demux.connect(ends, id, |id, ends| has(&self.sockets, id, ends));
+    }
+
     /// Calls `call` of a connection with all that it needs, and sees to what comes of it.
     fn with<R>(
         &mut self,
@@ -372,7 +389,7 @@ impl Stack {
         let over = Box::new(Over { rest, ends, hold });
         let Some(id) = self.sockets.insert_with(|_| Slot::TimeWait(over)) else { return };
         self.over += 1;
-        self.demux.connect(ends, id);
+        self.connect(&ends, id);
         self.timers.set(id.index(), deadline);
     }
 

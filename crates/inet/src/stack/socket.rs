@@ -140,6 +140,18 @@ impl Slot {
         }
     }
 
+    /// Its ends, where it is a connection in any form.
+    #[inline]
+    pub fn ends(&self) -> Option<&Ends> {
+        match self {
+            Slot::Connection(connected) => Some(&connected.ends),
+            Slot::Request(pending) => Some(&pending.ends),
+            Slot::TimeWait(over) => Some(&over.ends),
+            Slot::Fresh(fresh) => fresh.deferred.as_ref(),
+            Slot::Listener(_) | Slot::Udp(_) => None,
+        }
+    }
+
     pub fn connected(&self) -> Option<&Connected> {
         if let Slot::Connection(connected) = self { Some(connected) } else { None }
     }

@@ -5,7 +5,6 @@ use onecopy_socket::registry::Row;
 use onecopy_socket::{Counters, Error, Op, Policy, Reader, Result, SendFlags, Settings, Wait};
 use onecopy_sync::{Mutex, MutexGuard};
 use rustix::io::Errno;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Bytes that are copied while the stack's lock is held: others wait no longer than that takes.
@@ -14,18 +13,28 @@ pub(crate) const PIECE: usize = 256 << 10;
 /// Bytes of a page of the stack's pool: the longest copy that is one.
 const PAGE: usize = 4096;
 
+/// What lives as long as a socket's row, in which it counts: who may outlive the socket asks here.
+pub(crate) trait Counts: Send + Sync {
+    fn counters(&self) -> Counters;
+}
+
+impl Counts for Row {
+    fn counters(&self) -> Counters {
+        Row::counters(self)
+    }
+}
+
 /// What a socket has beside what its carrier knows of it.
 pub(crate) struct Common {
     settings: Settings,
-    /// Where the settings and counters lie. (The stack has it, too, to show what becomes of the socket.)
-    row: Arc<Row>,
     /// A stream's: one send at a time, so that bytes of two never mix.
     sending: Mutex<()>,
 }
 
 impl Common {
-    pub fn new(row: Arc<Row>, wait: Wait, reader: Reader) -> Common {
-        Common { settings: row.settings(Policy::Auto, reader, wait), row, sending: Mutex::new(()) }
+    /// Of a socket that counts in `row`, and keeps that as long as it lives.
+    pub fn new(row: &Row, wait: Wait, reader: Reader) -> Common {
+        Common { settings: row.settings(Policy::Auto, reader, wait), sending: Mutex::new(()) }
     }
 
     pub fn settings(&self) -> &Settings {
@@ -35,16 +44,7 @@ impl Common {
     /// Found in the row each time: kept, they were a third of what an idle socket takes.
     #[inline]
     pub fn counters(&self) -> Counters {
-        self.row.counters()
-    }
-
-    pub fn row(&self) -> &Row {
-        &self.row
-    }
-
-    /// Where the counters lie, for who may outlive the socket.
-    pub fn weak_row(&self) -> Weak<Row> {
-        Arc::downgrade(&self.row)
+        self.settings.counters()
     }
 
     /// Which stores a copy into the stack's pages is to use.

@@ -26,7 +26,7 @@ mod train;
 pub(crate) mod udp;
 
 pub use by_nic::NotByNic;
-pub(crate) use common::{Common, PIECE, Way, checked};
+pub(crate) use common::{Common, Counts, PIECE, Way, checked};
 pub use event::Event;
 pub use frag::{Frag, TokenRange};
 pub use frags::{Frags, Piece, Token};

@@ -1,6 +1,6 @@
 //! What a carrier does for streams and listeners.
 
-use super::common::{Common, Way};
+use super::common::{Common, Counts, Way};
 use super::frags::Frags;
 use super::lend::Taken;
 use super::tokens::Tokens;
@@ -16,7 +16,7 @@ use onecopy_socket::{Carrier, Counters, Error, Op, RecvFlags, Result, SendFlags}
 use std::fmt;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// A socket of TCP.
@@ -60,6 +60,8 @@ impl Taking {
 
 /// A connection, made or being made.
 pub(crate) trait Connection: Endpoint {
+    /// Where it counts, for who may outlive it.
+    fn counts(&self) -> Weak<dyn Counts>;
     /// Waits until it is made, up to `limit`.
     fn connected(&self, limit: Option<Duration>) -> Result<()>;
 

@@ -1,6 +1,6 @@
 //! What a carrier does for sockets of UDP.
 
-use super::common::Common;
+use super::common::{Common, Counts};
 use super::lend::Taken;
 use super::meta::{Message, Meta};
 use crate::zerocopy::{At, Lender, NotSent, Range, Small};
@@ -14,11 +14,14 @@ use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Weak;
 use std::time::Duration;
 
 /// A socket of UDP.
 pub(crate) trait Endpoint: fmt::Debug + Send + Sync {
     fn common(&self) -> &Common;
+    /// Where it counts, for who may outlive it.
+    fn counts(&self) -> Weak<dyn Counts>;
     fn carrier(&self) -> Carrier;
 
     fn connect(&self, to: SocketAddr) -> Result<()>;

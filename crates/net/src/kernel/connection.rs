@@ -17,6 +17,7 @@ use onecopy_chain::{Chain, Fragment};
 use onecopy_inet::tcp::{Readiness, State};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
+use onecopy_socket::registry::Row;
 use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_uring::{End, Event, Key, Ring, Usage};
 use rustix::io::Errno;
@@ -38,6 +39,7 @@ pub(super) struct Connection {
     shared: Arc<Shared>,
     pub fd: Arc<OwnedFd>,
     pub common: Common,
+    pub row: Arc<Row>,
     state: Mutex<Inner>,
     wanting: Wanting,
     waiters: Waiters,
@@ -112,12 +114,18 @@ pub(super) struct Inner {
 }
 
 impl Connection {
-    pub fn new(shared: &Arc<Shared>, fd: OwnedFd, common: Common, phase: Phase) -> Arc<Connection> {
+    pub fn new(
+        shared: &Arc<Shared>,
+        fd: OwnedFd,
+        (common, row): (Common, Arc<Row>),
+        phase: Phase,
+    ) -> Arc<Connection> {
         Arc::new_cyclic(|own| Connection {
             token: shared.name(),
             shared: Arc::clone(shared),
             fd: Arc::new(fd),
             common,
+            row,
             state: Mutex::new(Inner {
                 phase,
                 send: SegmentQueue::default(),
@@ -250,7 +258,7 @@ impl Connection {
         if let Some(bell) = &state.bell {
             bell.show(state.readiness());
         }
-        self.common.row().moves(state.tcp_state() as u8, state.receive.len(), state.send.len());
+        self.row.moves(state.tcp_state() as u8, state.receive.len(), state.send.len());
     }
 
     /// Shuts one way down, or both.

@@ -11,7 +11,7 @@ use super::outbox::{Answer, MAX_PARTS, Outbox};
 use super::socket::{TAKES, made};
 use super::wait::{explained, here};
 use crate::carrier::udp::Endpoint;
-use crate::carrier::{Common, Limits, Message, Meta, PIECE, Taken, Way, alike, lend};
+use crate::carrier::{Common, Counts, Limits, Message, Meta, PIECE, Taken, Way, alike, lend};
 use crate::zerocopy::{At, Lender, NotSent, Range, Small};
 use onecopy_chain::notify::zerocopy::Tell;
 use onecopy_chain::notify::{Fate, Segment};
@@ -34,7 +34,7 @@ use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// A socket without an address.
@@ -85,7 +85,7 @@ impl Datagrams {
         row.names(Protocol::Udp, None, None);
         Datagrams {
             shared: Arc::clone(kernel.shared()),
-            common: Common::new(Arc::clone(&row), kernel.shared().wait, Reader::OtherCore),
+            common: Common::new(&row, kernel.shared().wait, Reader::OtherCore),
             row,
             fd: OnceLock::new(),
             making: Mutex::new(()),
@@ -354,6 +354,11 @@ fn errno(error: std::io::Error) -> Errno {
 }
 
 impl Endpoint for Datagrams {
+    fn counts(&self) -> Weak<dyn Counts> {
+        let weak: Weak<Row> = Arc::downgrade(&self.row);
+        weak
+    }
+
     fn common(&self) -> &Common {
         &self.common
     }

@@ -233,7 +233,7 @@ impl Stream {
         if peeks && !throws {
             let seen = tcp::Connection::peek(self, n, false, dont_wait)?;
             let seen = seen.unwrap_or_else(|| Chain::new().into());
-            return Ok(Frags::of_linear(View::of(seen, self.common().weak_row())));
+            return Ok(Frags::of_linear(View::of(seen, tcp::Connection::counts(self))));
         }
         let how = Taking { dont_wait, before: false, device: false, least: usize::MAX };
         let data = tcp::Connection::take(self, n, how)?.unwrap_or_else(|| Chain::new().into());
@@ -241,7 +241,7 @@ impl Stream {
             return Ok(Frags::of_none(data.payload().len()));
         }
         self.counters().referenced.add(data.payload().len());
-        Ok(Frags::of_linear(View::of(data, self.common().weak_row())))
+        Ok(Frags::of_linear(View::of(data, tcp::Connection::counts(self))))
     }
 
     /// Throws away up to `n` bytes of what the socket has. Returns how many, and what stopped it before.

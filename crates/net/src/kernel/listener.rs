@@ -33,7 +33,7 @@ pub(crate) fn listen(kernel: &Kernel, address: SocketAddr, backlog: u32) -> Resu
     let socket =
         Listener { ipv6: address.is_ipv6(), listening, options: Mutex::new(settings), bell: OnceLock::new() };
     let local = socket.addresses().local;
-    socket.listening.common.row().names(Protocol::Tcp, local, None);
+    socket.listening.row.names(Protocol::Tcp, local, None);
     socket.listening.show(&socket.listening.lock());
     socket.listening.poke();
     Ok(Arc::new(socket))

@@ -5,6 +5,7 @@ use super::wait::Waiters;
 use crate::bell::Bell;
 use crate::carrier::Common;
 use onecopy_inet::tcp::{Readiness, State};
+use onecopy_socket::registry::Row;
 use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_uring::{Event, Key, Ring};
 use rustix::io::Errno;
@@ -20,6 +21,7 @@ pub(super) struct Listening {
     shared: Arc<Shared>,
     pub fd: Arc<OwnedFd>,
     pub common: Common,
+    pub row: Arc<Row>,
     state: Mutex<Waiting>,
     wanting: Wanting,
     waiters: Waiters,
@@ -38,12 +40,13 @@ pub(super) struct Waiting {
 }
 
 impl Listening {
-    pub fn new(shared: &Arc<Shared>, fd: OwnedFd, common: Common) -> Arc<Listening> {
+    pub fn new(shared: &Arc<Shared>, fd: OwnedFd, (common, row): (Common, Arc<Row>)) -> Arc<Listening> {
         Arc::new_cyclic(|own| Listening {
             token: shared.name(),
             shared: Arc::clone(shared),
             fd: Arc::new(fd),
             common,
+            row,
             state: Mutex::new(Waiting {
                 accepted: VecDeque::new(),
                 accepting: None,
@@ -92,7 +95,7 @@ impl Listening {
         if let Some(bell) = &state.bell {
             bell.show(state.readiness());
         }
-        self.common.row().moves(State::Listen as u8, state.accepted.len() as u64, 0);
+        self.row.moves(State::Listen as u8, state.accepted.len() as u64, 0);
     }
 
     /// Accepts no more; with `closed`, nobody asks any more either.

@@ -10,7 +10,7 @@ use super::source::Sources;
 use super::wait::{Patience, explained, here};
 use crate::bell::Bell;
 use crate::carrier::tcp::{self, Endpoint, Options};
-use crate::carrier::{Common, Frags, Taken, Tokens, Way, lend};
+use crate::carrier::{Common, Counts, Frags, Taken, Tokens, Way, lend};
 use crate::zerocopy::{At, Lender, NotSent, Range, Small, Takes};
 use onecopy_chain::notify::Segment;
 use onecopy_chain::notify::zerocopy::Tell;
@@ -27,7 +27,7 @@ use rustix::net::{SocketFlags, SocketType, sockopt};
 use std::fmt;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// A connection to `address` that is being made, from `local` if that is given.
@@ -53,9 +53,10 @@ pub(super) fn open(address: SocketAddr) -> Result<OwnedFd> {
         .map_err(|errno| Error::new(Op::Socket, errno))
 }
 
-pub(super) fn common(shared: &Shared, listening: bool) -> Common {
+/// Where a socket counts, and its settings.
+pub(super) fn common(shared: &Shared, listening: bool) -> (Common, Arc<Row>) {
     let row = Row::claim_unnamed(std::process::id(), Type::Stream, listening);
-    Common::new(Arc::new(row), shared.wait, Reader::OtherCore)
+    (Common::new(&row, shared.wait, Reader::OtherCore), Arc::new(row))
 }
 
 /// A connection.
@@ -76,7 +77,7 @@ impl Stream {
     pub fn new(shared: &Arc<Shared>, fd: OwnedFd, phase: Phase, ipv6: bool, options: Settings) -> Stream {
         let connection = Connection::new(shared, fd, common(shared, false), phase);
         let bound = addresses(&*connection.fd);
-        connection.common.row().names(Protocol::Tcp, bound.local, bound.remote);
+        connection.row.names(Protocol::Tcp, bound.local, bound.remote);
         connection.show(&connection.lock());
         let options = Mutex::new(options);
         Stream {
@@ -244,6 +245,11 @@ impl Endpoint for Stream {
 }
 
 impl tcp::Connection for Stream {
+    fn counts(&self) -> Weak<dyn Counts> {
+        let weak: Weak<Row> = Arc::downgrade(&self.connection.row);
+        weak
+    }
+
     fn connected(&self, limit: Option<Duration>) -> Result<()> {
         let patience = Patience::new(self.common(), false, limit);
         let made = self.call(Op::Connect, &patience, |state| match state.phase() {
@@ -255,7 +261,7 @@ impl tcp::Connection for Stream {
             Err(error) if error.would_block() => Err(explained(Op::Connect, Errno::TIMEDOUT)),
             made => {
                 let bound = self.addresses();
-                self.common().row().names(Protocol::Tcp, bound.local, bound.remote);
+                self.connection.row.names(Protocol::Tcp, bound.local, bound.remote);
                 made
             }
         }

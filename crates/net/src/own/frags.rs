@@ -132,7 +132,7 @@ impl<P: Protocol<Cause = Cause>> Socket<P> {
             }
             Got::Host(data) => {
                 count(data.payload().len(), 0);
-                Frags::of_linear(View::of(data, self.common().weak_row()))
+                Frags::of_linear(View::of(data, self.counts()))
             }
             Got::Device(_, told, _) if peeks => Frags::of_device(told, None),
             Got::Device(data, told, placed) => {

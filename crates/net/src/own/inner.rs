@@ -159,7 +159,7 @@ impl Inner {
         let shard = self.lock();
         // Under the lock, as whoever is about to sleep looks at it.
         self.stopped.store(1, Relaxed);
-        shard.followers.iter().for_each(|follower| follower.tell());
+        shard.followers.iter().for_each(|follower| follower.waiter().tell());
         if shard.leader.is_some() {
             self.wake.ring();
         }

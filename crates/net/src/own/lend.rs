@@ -15,16 +15,17 @@ use std::time::Duration;
 impl<P: Protocol> Socket<P> {
     /// What it has for such sends, if it was needed.
     pub fn lender(&self) -> Option<&Lender> {
-        self.lender.get().map(|lender| &**lender)
+        self.rare()?.lender.get()
     }
 
     /// The same, made if there is none.
     pub fn lender_made(&self) -> Result<&Lender> {
-        match self.lender.get() {
+        let place = &self.rare_made().lender;
+        match place.get() {
             Some(lender) => Ok(lender),
             None => {
-                let fresh = Box::new(Lender::new(self.inner().account())?);
-                Ok(self.lender.get_or_init(|| fresh))
+                let fresh = Lender::new(self.inner().account())?;
+                Ok(place.get_or_init(|| fresh))
             }
         }
     }

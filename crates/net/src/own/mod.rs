@@ -24,13 +24,14 @@
 //! | `wait`, `runner` | who drives: a thread that waits, or the stack's own |
 //! | `inner` | the lock, and what lies beside it: `lock`, what the thread sleeps on (`sleep`), and a program that drives (`descriptor`) |
 //! | `shard` | what lies under the lock |
-//! | `rx`, `pages`, `inbox`, `waiter`, `interest` | the parts of that: receive queues, memory to send from, what other shards hand over, who waits, and for what |
+//! | `rx`, `pages`, `inbox`, `kept`, `waiter`, `interest` | the parts of that: receive queues, memory to send from, what other shards hand over, sockets, who waits, and for what |
 
 mod descriptor;
 mod frags;
 mod inbox;
 mod inner;
 mod interest;
+mod kept;
 mod lend;
 mod listeners;
 mod lock;

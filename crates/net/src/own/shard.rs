@@ -2,18 +2,17 @@
 
 use super::inbox::Mesh;
 use super::interest::Interest;
+use super::kept::Kept;
 use super::pages::SendPages;
 use super::rx::Rx;
-use super::waiter::Waiter;
-use crate::bell::{Bell, Joint};
+use super::waiter::Awaited;
+use crate::bell::Joint;
 use crate::port::Port;
 use onecopy_chain::{Chain, Kind};
 use onecopy_inet::shard::Handed;
 use onecopy_inet::stack::Stack;
 use onecopy_inet::stack::slab::Id;
-use onecopy_inet::tcp::Readiness;
 use onecopy_pool::Page;
-use onecopy_socket::registry::Row;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -44,13 +43,13 @@ pub(crate) struct Shard {
     /// What they have handed over; empty between calls.
     handed: VecDeque<Handed>,
     /// Who waits for which socket, at its index.
-    sockets: Vec<Option<Attended>>,
+    sockets: Vec<Option<Arc<Kept>>>,
     /// The link is gone.
     down: bool,
     /// The socket whose thread drives the stack, and whether it sleeps until when.
     pub(super) leader: Option<Leader>,
     /// Who waits while another thread drives.
-    pub(super) followers: Vec<Arc<Waiter>>,
+    pub(super) followers: Vec<Arc<dyn Awaited>>,
     /// When the stack's own thread wakes by itself, while it sleeps; none within: never.
     pub(super) runner: Option<Option<u64>>,
     /// What of the link wakes it, or whoever waits at the stack's descriptor.
@@ -85,39 +84,6 @@ pub(super) struct Asleep {
     pub until: Option<u64>,
     /// The link.
     pub interest: Interest,
-}
-
-struct Attended {
-    waiter: Arc<Waiter>,
-    bell: Option<Shows>,
-    asks: &'static Asks,
-    /// Where `onecopy ss` sees it.
-    row: Arc<Row>,
-}
-
-/// Where it is shown what a socket is ready for.
-enum Shows {
-    /// At its own descriptor.
-    Own(Arc<Bell>),
-    /// Together with those of other shards, as this one of them.
-    Joint(Arc<Joint>, u32),
-}
-
-impl Shows {
-    fn show(&self, ready: Readiness) {
-        match self {
-            Shows::Own(bell) => bell.show(ready),
-            Shows::Joint(joint, part) => joint.show(*part as usize, ready),
-        }
-    }
-}
-
-/// What a socket's protocol is asked.
-pub(crate) struct Asks {
-    /// What its descriptor is to show.
-    pub readiness: fn(&Stack, Id) -> Readiness,
-    /// What `onecopy ss` is to show.
-    pub moves: fn(&Stack, Id) -> (u8, u64, u64),
 }
 
 /// What a turn came to.
@@ -214,10 +180,9 @@ impl Shard {
         self.down = true;
     }
 
-    /// Whoever waits for socket `id` from here on.
-    pub fn attend(&mut self, id: Id, asks: &'static Asks, row: Arc<Row>) -> Arc<Waiter> {
-        let waiter = Arc::new(Waiter::new(id));
-        let index = id.index() as usize;
+    /// Looks after a socket from here on.
+    pub fn attend(&mut self, kept: &Arc<Kept>) {
+        let index = kept.id().index() as usize;
         if self.sockets.len() <= index {
             // By an eighth, and not to twice as much: most of it would be for nobody.
             if self.sockets.capacity() <= index {
@@ -225,54 +190,40 @@ impl Shard {
             }
             self.sockets.resize_with(index + 1, || None);
         }
-        self.sockets[index] = Some(Attended { waiter: Arc::clone(&waiter), bell: None, asks, row });
-        waiter
+        kept.show(&self.inet);
+        self.sockets[index] = Some(Arc::clone(kept));
+    }
+
+    fn kept(&self, id: Id) -> Option<&Arc<Kept>> {
+        self.sockets.get(id.index() as usize)?.as_ref()
     }
 
     /// Nobody waits for it any more.
     pub fn leave(&mut self, id: Id) {
         let left = self.sockets.get_mut(id.index() as usize).and_then(Option::take);
-        self.bells -= usize::from(left.is_some_and(|attended| attended.bell.is_some()));
+        self.bells -= usize::from(left.is_some_and(|kept| kept.is_polled()));
     }
 
-    /// The descriptor of socket `id`, made if there is none yet.
-    pub fn bell(&mut self, id: Id) -> rustix::io::Result<Arc<Bell>> {
-        let attended = self.sockets.get_mut(id.index() as usize).and_then(Option::as_mut);
-        let Some(attended) = attended else { return Err(rustix::io::Errno::BADF) };
-        if let Some(Shows::Own(bell)) = &attended.bell {
-            return Ok(Arc::clone(bell));
-        }
-        let bell = Arc::new(Bell::new()?);
-        bell.show((attended.asks.readiness)(&self.inet, id));
-        attended.bell = Some(Shows::Own(Arc::clone(&bell)));
-        self.bells += 1;
-        Ok(bell)
+    /// Makes the descriptor of socket `id`, if there is none yet. Somebody waits there from here on.
+    pub fn make_bell(&mut self, id: Id) -> rustix::io::Result<()> {
+        let kept = self.kept(id).ok_or(rustix::io::Errno::BADF)?;
+        self.bells += usize::from(kept.make_bell(&self.inet)?);
+        Ok(())
     }
 
     /// Has `joint` show what socket `id` is ready for, as `part` of what it shows. Somebody waits there from here on.
     pub fn join(&mut self, id: Id, joint: &Arc<Joint>, part: usize) {
-        let attended = self.sockets.get_mut(id.index() as usize).and_then(Option::as_mut);
-        let Some(attended) = attended else { return };
-        joint.show(part, (attended.asks.readiness)(&self.inet, id));
-        attended.bell = Some(Shows::Joint(Arc::clone(joint), part as u32));
-        self.bells += 1;
+        let Some(kept) = self.kept(id) else { return };
+        self.bells += usize::from(kept.join(&self.inet, joint, part));
     }
 
-    /// Shows who looks from outside how it is with socket `id`.
-    #[inline]
-    pub fn show(&self, id: Id) {
-        if let Some(Some(Attended { asks, row, .. })) = self.sockets.get(id.index() as usize) {
-            let (state, queue, unacknowledged) = (asks.moves)(&self.inet, id);
-            row.moves(state, queue, unacknowledged);
-        }
-    }
-
-    /// Has the descriptor of socket `id`, if there is one, show what the socket is ready for, after a call on it.
+    /// Shows who looks from outside how it is with socket `id`, and has its descriptor, if there is one, show what the socket is ready for: after
+    /// a call on it.
     #[inline]
     pub fn mirror(&self, id: Id) {
-        self.show(id);
-        if let Some(Some(Attended { bell: Some(bell), asks, .. })) = self.sockets.get(id.index() as usize) {
-            bell.show((asks.readiness)(&self.inet, id));
+        if let Some(kept) = self.kept(id) {
+            kept.show(&self.inet);
+            kept.mirror(&self.inet);
         }
     }
 
@@ -347,15 +298,10 @@ impl Shard {
     fn tell(&mut self) -> bool {
         let mut leader = false;
         while let Some(event) = self.inet.event() {
-            let Some(Some(attended)) = self.sockets.get(event.id.index() as usize) else { continue };
-            if attended.waiter.id() != event.id {
-                continue;
-            }
-            if let Some(bell) = &attended.bell {
-                bell.show((attended.asks.readiness)(&self.inet, event.id));
-            }
-            attended.waiter.tell();
-            self.show(event.id);
+            let Some(kept) = self.kept(event.id).filter(|kept| kept.id() == event.id) else { continue };
+            kept.mirror(&self.inet);
+            kept.waiter().tell();
+            kept.show(&self.inet);
             leader |= self.leader.is_some_and(|leader| leader.socket == Some(event.id));
         }
         leader

@@ -1,11 +1,10 @@
 //! What sockets of all protocols are, and how their calls wait.
 
 use super::inner::Inner;
-use super::shard::{Asks, Shard};
+use super::kept::{Asks, Kept};
+use super::shard::Shard;
 use super::wait::{Gone, Learnt, Patience};
-use super::waiter::Waiter;
-use crate::bell::Bell;
-use crate::carrier::{Common, Tokens, Way};
+use crate::carrier::{Common, Counts, Tokens, Way};
 use crate::error::{Cause, SILENT, of};
 use crate::zerocopy::Lender;
 use onecopy_copy::Hint;
@@ -18,7 +17,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// What the stack does for sockets of one protocol, whose calls have names of their own there.
@@ -55,16 +54,24 @@ pub(crate) trait Protocol {
 /// A socket of a stack of the program's own; closed with its last handle.
 pub(crate) struct Socket<P: Protocol> {
     inner: Arc<Inner>,
-    waiter: Arc<Waiter>,
-    bell: OnceLock<Arc<Bell>>,
-    /// Fragments of device memory that its program has.
-    tokens: OnceLock<Arc<Tokens>>,
+    kept: Arc<Kept>,
     common: Common,
-    /// Its sends without a copy; made with the first.
-    pub(crate) lender: OnceLock<Box<Lender>>,
+    /// What hardly any socket has; made with the first of it.
+    rare: OnceLock<Box<Rare>>,
     reads: Learnt,
     writes: Learnt,
     protocol: PhantomData<fn() -> P>,
+}
+
+/// An idle socket has one, in an `Arc`: with all else of it, 1 KiB at most (`tests/idle.rs`).
+const _: () = assert!(size_of::<Socket<super::tcp::Tcp>>() <= 104);
+
+#[derive(Default)]
+pub(super) struct Rare {
+    /// Fragments of device memory that its program has.
+    tokens: OnceLock<Arc<Tokens>>,
+    /// Its sends without a copy.
+    pub lender: OnceLock<Lender>,
 }
 
 impl<P: Protocol> Socket<P> {
@@ -77,22 +84,19 @@ impl<P: Protocol> Socket<P> {
 
     /// The socket that `inner` calls `id`.
     pub fn of(inner: &Arc<Inner>, id: Id, listening: bool) -> Socket<P> {
-        let row = Arc::new(Row::claim_unnamed(std::process::id(), P::TYPE, listening));
-        let waiter = inner.with(|shard, _| {
+        let row = Row::claim_unnamed(std::process::id(), P::TYPE, listening);
+        let asks = const { &Asks { readiness: P::readiness, moves: P::moves } };
+        let kept = Arc::new(Kept::new(id, row, asks));
+        inner.with(|shard, _| {
             let bound = P::addresses(shard.inet(), id);
-            row.names(P::NAME, bound.local, bound.remote);
-            let asks = const { &Asks { readiness: P::readiness, moves: P::moves } };
-            let waiter = shard.attend(id, asks, Arc::clone(&row));
-            shard.show(id);
-            waiter
+            kept.row().names(P::NAME, bound.local, bound.remote);
+            shard.attend(&kept);
         });
         Socket {
-            waiter,
-            bell: OnceLock::new(),
-            tokens: OnceLock::new(),
-            common: Common::new(row, inner.wait_mode(), Reader::NoCpu),
+            common: Common::new(kept.row(), inner.wait_mode(), Reader::NoCpu),
+            kept,
             inner: Arc::clone(inner),
-            lender: OnceLock::new(),
+            rare: OnceLock::new(),
             reads: Learnt::default(),
             writes: Learnt::default(),
             protocol: PhantomData,
@@ -100,7 +104,7 @@ impl<P: Protocol> Socket<P> {
     }
 
     pub fn id(&self) -> Id {
-        self.waiter.id()
+        self.kept.id()
     }
 
     pub fn common(&self) -> &Common {
@@ -117,12 +121,29 @@ impl<P: Protocol> Socket<P> {
 
     /// Fragments that its program has; none, if it never had any.
     pub fn tokens(&self) -> Option<&Arc<Tokens>> {
-        self.tokens.get()
+        self.rare.get()?.tokens.get()
+    }
+
+    /// What hardly any socket has, made if there is none.
+    pub(super) fn rare_made(&self) -> &Rare {
+        self.rare.get_or_init(Box::default)
+    }
+
+    /// The same, if there is any.
+    pub(super) fn rare(&self) -> Option<&Rare> {
+        self.rare.get().map(|rare| &**rare)
+    }
+
+    /// Where it counts, for who may outlive it.
+    pub fn counts(&self) -> Weak<dyn Counts> {
+        // (Named first: what is cloned is of this type, and only then of that.)
+        let weak: Weak<Kept> = Arc::downgrade(&self.kept);
+        weak
     }
 
     /// The same, made if there are none.
     pub fn tokens_made(&self) -> &Arc<Tokens> {
-        self.tokens.get_or_init(|| {
+        self.rare_made().tokens.get_or_init(|| {
             let hunger = self.with(|shard, _, _| shard.rx_mut().0.hunger());
             // What its program still has of them keeps no stack alive.
             let inner = Arc::downgrade(&self.inner);
@@ -141,7 +162,7 @@ impl<P: Protocol> Socket<P> {
     /// Its addresses have changed: whoever looks from outside sees them.
     pub fn named(&self) {
         let bound = self.addresses();
-        self.common.row().names(P::NAME, bound.local, bound.remote);
+        self.kept.row().names(P::NAME, bound.local, bound.remote);
     }
 
     /// Calls `act` under the stack's lock.
@@ -173,7 +194,7 @@ impl<P: Protocol> Socket<P> {
             limit,
             eager: false,
         };
-        let done = self.inner().wait(&self.waiter, patience, learnt, |shard, now| {
+        let done = self.inner().wait(&self.kept, patience, learnt, |shard, now| {
             let result = attempt(shard, id, now);
             shard.mirror(id);
             match result {
@@ -197,7 +218,7 @@ impl<P: Protocol> Socket<P> {
     ) -> Result<R> {
         let id = self.id();
         let patience = Patience { wait: self.settings().wait(), none: false, limit, eager: false };
-        let done = self.inner().wait(&self.waiter, patience, &self.writes, |shard, now| {
+        let done = self.inner().wait(&self.kept, patience, &self.writes, |shard, now| {
             match attempt(shard, id, now) {
                 Err(cause) if cause.waits() => None,
                 done => Some(done),
@@ -237,17 +258,18 @@ impl<P: Protocol> Socket<P> {
     /// What poll(2) is asked of. Made with the first call: a program that never polls has no descriptor for a socket.
     pub fn fd(&self) -> Result<BorrowedFd<'_>> {
         use std::os::fd::AsFd;
-        if let Some(bell) = self.bell.get() {
-            return Ok(bell.as_fd());
+        if self.kept.bell().is_none() {
+            let made = self.with(|shard, id, _| shard.make_bell(id));
+            made.map_err(|errno| Error::new(Op::Socket, errno))?;
         }
-        let bell = self.with(|shard, id, _| shard.bell(id));
-        let bell = bell.map_err(|errno| Error::new(Op::Socket, errno))?;
-        Ok(self.bell.get_or_init(|| bell).as_fd())
+        // (Sockets that show themselves together are polled there, and not asked here.)
+        let bell = self.kept.bell().ok_or_else(|| Error::new(Op::Socket, Errno::BADF))?;
+        Ok(bell.as_fd())
     }
 
     /// A receive has taken less than it asked for, or a send less than it was given: whoever waits for edges hears of what there is.
     pub fn fell_short(&self, way: Way) {
-        match (self.bell.get(), way) {
+        match (self.kept.bell(), way) {
             (Some(bell), Way::Read) => bell.read_again(),
             (Some(bell), Way::Write) => bell.write_again(),
             (None, _) => {}
@@ -274,7 +296,7 @@ impl<P: Protocol> Socket<P> {
 impl<P: Protocol> Drop for Socket<P> {
     fn drop(&mut self) {
         let id = self.id();
-        if let Some(tokens) = self.tokens.get() {
+        if let Some(tokens) = self.tokens() {
             tokens.close();
         }
         self.inner().with(|shard, now| {

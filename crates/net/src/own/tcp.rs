@@ -5,7 +5,7 @@ use super::owner::Owner;
 use super::shard::Shard;
 use super::socket::{self, Protocol};
 use crate::carrier::tcp::{Connection, Endpoint, Listening, Taking};
-use crate::carrier::{Common, Frags, Taken, Tokens, Way};
+use crate::carrier::{Common, Counts, Frags, Taken, Tokens, Way};
 use crate::error::of;
 use crate::zerocopy::{At, Lender, NotSent, Range, Small};
 use onecopy_chain::notify::zerocopy::Tell;
@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// A socket of TCP.
@@ -226,6 +226,10 @@ impl Listening for Socket {
 }
 
 impl Connection for Socket {
+    fn counts(&self) -> Weak<dyn Counts> {
+        Socket::counts(self)
+    }
+
     fn connected(&self, limit: Option<Duration>) -> onecopy_socket::Result<()> {
         self.call_for(Op::Connect, limit, |shard: &mut Shard, id: Id, _: u64| {
             if let Some(cause) = shard.inet_mut().tcp_take_error(id) {

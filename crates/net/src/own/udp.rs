@@ -5,7 +5,7 @@ use super::owner::Owner;
 use super::shard::Shard;
 use super::socket::{self, Protocol};
 use crate::carrier::udp::Endpoint;
-use crate::carrier::{Common, Limits, Message, Meta, PIECE, Taken, Way, alike};
+use crate::carrier::{Common, Counts, Limits, Message, Meta, PIECE, Taken, Way, alike};
 use crate::error::{NO_PORT, of};
 use crate::zerocopy::{At, Lender, NotSent, Range, Small};
 use onecopy_chain::notify::Segment;
@@ -24,7 +24,7 @@ use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 type Socket = socket::Socket<Udp>;
@@ -125,6 +125,10 @@ impl Protocol for Udp {
 }
 
 impl Endpoint for Socket {
+    fn counts(&self) -> Weak<dyn Counts> {
+        Socket::counts(self)
+    }
+
     fn common(&self) -> &Common {
         Socket::common(self)
     }

@@ -5,7 +5,7 @@ use super::inner::Inner;
 use super::interest::Interest;
 use super::lock::Locked;
 use super::shard::{Asleep, Leader, Shard};
-use super::waiter::Waiter;
+use super::waiter::{Awaited, Waiter};
 use crate::zerocopy::{Drives, Waited};
 use onecopy_inet::stack::slab::Id;
 use onecopy_socket::Wait;
@@ -54,11 +54,12 @@ impl Inner {
     /// Calls `attempt` until it gives something, waiting for what happens to the socket in between.
     pub fn wait<R>(
         &self,
-        waiter: &Arc<Waiter>,
+        awaited: &Arc<impl Awaited + 'static>,
         patience: Patience,
         learnt: &Learnt,
         mut attempt: impl FnMut(&mut Shard, u64) -> Option<R>,
     ) -> Result<R, Gone> {
+        let waiter = awaited.waiter();
         let mut shard = self.lock();
         let mut now = self.now();
         let nobody = self.sleep.is_none() || shard.lease(now).is_some();
@@ -100,12 +101,12 @@ impl Inner {
             let seen = waiter.seen();
             self.finish(&mut shard, now);
             waiter.going_to_sleep();
-            shard.followers.push(Arc::clone(waiter));
+            shard.followers.push(Arc::clone(awaited) as Arc<dyn Awaited>);
             drop(shard);
             let signal = waiter.sleep(seen, until(now, limit));
             shard = self.lock();
             waiter.awake();
-            if let Some(at) = shard.followers.iter().position(|one| Arc::ptr_eq(one, waiter)) {
+            if let Some(at) = shard.followers.iter().position(|one| std::ptr::eq(one.waiter(), waiter)) {
                 shard.followers.swap_remove(at);
             }
             now = self.now();
@@ -208,7 +209,7 @@ impl Inner {
             && shard.leader.is_none()
             && let Some(next) = shard.followers.first()
         {
-            next.tell();
+            next.waiter().tell();
         }
     }
 

@@ -53,3 +53,14 @@ impl Waiter {
         }
     }
 }
+
+/// Who is waited for: a socket, or a send of one.
+pub(crate) trait Awaited: Send + Sync {
+    fn waiter(&self) -> &Waiter;
+}
+
+impl Awaited for Waiter {
+    fn waiter(&self) -> &Waiter {
+        self
+    }
+}

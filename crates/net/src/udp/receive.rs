@@ -100,7 +100,7 @@ impl Socket {
         let counters = self.socket.counters();
         counters.received.add(meta.len);
         counters.referenced.add(meta.len);
-        Ok((View::of(data, self.socket.common().weak_row()), meta))
+        Ok((View::of(data, self.socket.counts()), meta))
     }
 
     /// Waits for a datagram, and receives it and those that came with it by one call, one into each of `buffers`, and what is known of it into

@@ -8,14 +8,14 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 pub const NAME: &str = "onecopy-stats";
 
 /// Words of a row, eight bytes each. A row has four cache lines, so no two sockets share one.
-pub(super) const WORDS: usize = 32;
+pub(crate) const WORDS: usize = 32;
 /// Rows of a table, the header included. Pages of memory are taken as rows are used.
-pub(super) const ROWS: usize = 1 << 15;
+pub(super) const ROWS: usize = 1 << 17;
 /// Bytes of a table.
 pub const SIZE: usize = ROWS * WORDS * 8;
 
 /// The words of a row. The header is row 0.
-pub(super) mod word {
+pub(crate) mod word {
     pub const STATE: usize = 0;
     pub const INODE: usize = 1;
     pub const KIND: usize = 2;
@@ -57,7 +57,7 @@ pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"ONECOPYS");
 
 /// A hash of what the words mean. It changes with the version and with the counters.
 pub(super) const LAYOUT: u64 = {
-    let mut sum = 0xCBF2_9CE4_8422_2325 ^ 4; // FNV-1a, and the version
+    let mut sum = 0xCBF2_9CE4_8422_2325 ^ 5; // FNV-1a, and the version
     let mut name = 0;
     while name < NAMES.len() {
         let bytes = NAMES[name].as_bytes();
@@ -74,7 +74,7 @@ pub(super) const LAYOUT: u64 = {
 
 const _: () = assert!(word::COUNTERS + NAMES.len() <= word::LOCAL);
 
-pub(super) type Words = &'static [AtomicU64; WORDS];
+pub(crate) type Words = &'static [AtomicU64; WORDS];
 
 /// The type of a socket, as its row shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,3 +21,7 @@ mod tests;
 pub use layout::{NAME, Protocol, SIZE, Type};
 pub use listing::{Entry, Listing, Refused, read};
 pub use table::Row;
+
+#[cfg(test)]
+pub(crate) use layout::WORDS;
+pub(crate) use layout::{Words, word};

@@ -9,12 +9,13 @@ use crate::stats::Counters;
 use onecopy_copy::{Policy, Reader};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
-use onecopy_sync::atomic::{AtomicU64, fence};
+use onecopy_sync::atomic::{AtomicU32, AtomicU64, fence};
 use onecopy_sync::spin::Wait;
 use onecopy_sys::memfd;
 use rustix::fd::{AsFd, OwnedFd};
 use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -22,11 +23,14 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Row {
     words: Words,
-    /// Its number in the table; None if it is in memory that nobody sees.
-    listed: Option<u32>,
-    /// Forks of this process before the row was made.
-    forks: u64,
+    /// Its number in the table, where 0 is the header; None if it is in memory that nobody sees.
+    listed: Option<NonZeroU32>,
+    /// Forks of this process before the row was made, modulo 2^32.
+    forks: u32,
 }
+
+/// Each idle socket has one.
+const _: () = assert!(size_of::<Row>() == 16);
 
 /// How long a call waits for the lock. In a child whose fork came while the lock was held, it stays locked
 /// for ever.
@@ -34,7 +38,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 struct Registry {
     /// Forks of this process, and of its ancestors, since the first socket.
-    forks: AtomicU64,
+    forks: AtomicU32,
     state: Mutex<State>,
 }
 
@@ -52,13 +56,13 @@ struct Table {
     /// Held open for readers, and never closed. A program that closes all descriptors it does not know has
     /// closed it already, and the number may be another file's by now.
     _memfd: ManuallyDrop<OwnedFd>,
-    free: Vec<u32>,
+    free: Vec<NonZeroU32>,
     /// Rows in use or used before. The header has a copy, which a child could change.
     used: usize,
 }
 
 static REGISTRY: LazyLock<Registry> =
-    LazyLock::new(|| Registry { forks: AtomicU64::new(0), state: Mutex::new(State::default()) });
+    LazyLock::new(|| Registry { forks: AtomicU32::new(0), state: Mutex::new(State::default()) });
 
 pub(super) extern "C" fn before_fork() {
     REGISTRY.forks.fetch_add(1, Relaxed);
@@ -76,7 +80,7 @@ impl Table {
         Some(Table { rows, _memfd: ManuallyDrop::new(memfd), free: Vec::new(), used: 1 })
     }
 
-    fn claim(&mut self) -> Option<u32> {
+    fn claim(&mut self) -> Option<NonZeroU32> {
         if let Some(row) = self.free.pop() {
             return Some(row);
         }
@@ -85,14 +89,15 @@ impl Table {
             header[header::UNLISTED].fetch_add(1, Relaxed);
             return None;
         }
+        let row = NonZeroU32::new(self.used as u32);
         self.used += 1;
         header[header::USED].store(self.used as u64, Relaxed);
-        Some(self.used as u32 - 1)
+        row
     }
 }
 
 impl State {
-    fn claim(&mut self, pid: u32) -> (Words, Option<u32>) {
+    fn claim(&mut self, pid: u32) -> (Words, Option<NonZeroU32>) {
         if self.pid != pid {
             // This is the first socket of this process, or of a child. A child does not use its parent's
             // table.
@@ -101,7 +106,7 @@ impl State {
         }
         let table = self.table.as_mut();
         match table.and_then(|table| table.claim().map(|row| (table, row))) {
-            Some((table, row)) => (&table.rows[row as usize], Some(row)),
+            Some((table, row)) => (&table.rows[row.get() as usize], Some(row)),
             None => (self.unseen.pop().unwrap_or_else(unseen), None),
         }
     }
@@ -158,7 +163,7 @@ impl Row {
 
     /// Makes settings that the row shows. Use them only while the row lives.
     pub fn settings(&self, policy: Policy, reader: Reader, wait: Wait) -> Settings {
-        Settings::new(&self.words[word::SETTINGS], policy, reader, wait)
+        Settings::new(self.words, policy, reader, wait)
     }
 
     /// Shows its protocol and its addresses.

@@ -7,7 +7,7 @@ use super::super::socket::Stream;
 use super::super::wait::Patience;
 use super::Next;
 use crate::carrier::Frags;
-use crate::carrier::tcp::{Endpoint, Options, Taking};
+use crate::carrier::tcp::{Connection as _, Options, Taking};
 use crate::error::{too_small, unreadable};
 use crate::view::View;
 use onecopy_chain::notify::Segment;
@@ -213,7 +213,7 @@ impl Stream {
     }
 
     fn view(&self, parts: Vec<Part>) -> View {
-        View::of(chain(parts).into(), self.common().weak_row())
+        View::of(chain(parts).into(), self.counts())
     }
 }
 

@@ -363,7 +363,7 @@ impl Stream {
             self.socket.fell_short(Way::Read);
         }
         self.socket.counters().referenced.add(data.payload().len());
-        Ok(View::of(data, self.socket.common().weak_row()))
+        Ok(View::of(data, self.socket.counts()))
     }
 
     pub(in crate::tcp) fn hint(&self, flags: SendFlags) -> Hint {

@@ -2,7 +2,7 @@
 //! fragments.
 
 use super::*;
-use crate::carrier::tcp::Connection as _;
+use crate::carrier::tcp::Endpoint as _;
 use crate::carrier::{RefillRing, TokenRange};
 use crate::kernel::connection::Phase;
 use crate::kernel::nic::BUFFER;
@@ -79,7 +79,7 @@ impl World {
     fn take(&self, max: usize, device: bool) -> Result<Option<Vec<u8>>> {
         let how = Taking { dont_wait: false, before: false, device, least: usize::MAX };
         let taken = self.stream.take(max, how)?;
-        Ok(taken.map(|data| View::of(data, self.stream.common().weak_row()).to_vec()))
+        Ok(taken.map(|data| View::of(data, self.stream.counts()).to_vec()))
     }
 
     fn frags(&self, n: usize, most: usize, flags: RecvFlags) -> Result<Frags> {

@@ -24,8 +24,8 @@ use crate::udp::UdpSocket;
 ///
 /// Stack(tap="onecopy0", address="10.0.0.2/24") makes the device where there is none, which takes CAP_NET_ADMIN: OSError says what is missing.
 /// transport="auto" takes the kernel's TCP where there is no TAP device to be had; `carrier` says which it is. shards=N, up to 64, has N queues of the
-/// device, each with a lock and a thread: as many connections can be at work at once, at one address. No device memory can be bound to several. All of
-/// these are about the process's own stack: with transport="kernel" they are a ValueError.
+/// device, each with a lock and a thread: as many connections can be at work at once, at one address. No device memory can be bound to several. With
+/// transport="kernel" it has N rings of io_uring, with a thread each. The others are about the process's own stack: with transport="kernel" they are a ValueError.
 #[pyclass(frozen, module = "onecopy", weakref)]
 pub struct Stack {
     stack: Here<onecopy::Stack>,
@@ -243,7 +243,18 @@ impl Stack {
         })
     }
 
-    /// How many shards it has; 0 where the kernel carries its bytes.
+    /// What the link of one shard has counted, or where the kernel carries its bytes the ring, by name; None where there is no such shard.
+    fn shard_counters<'py>(&self, py: Python<'py>, shard: u32) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let stack = self.stack.get().map_err(failed)?;
+        let Some(counters) = py.detach(|| stack.shard_counters(shard)) else { return Ok(None) };
+        let all = PyDict::new(py);
+        for (name, count) in counters {
+            all.set_item(name, count)?;
+        }
+        Ok(Some(all))
+    }
+
+    /// How many shards it has.
     #[getter]
     fn shards(&self) -> PyResult<u32> {
         Ok(self.stack.get().map_err(failed)?.shards())

@@ -265,7 +265,7 @@ def test_a_child_of_fork_reads_what_its_parent_has_received() -> None:
 
 
 def test_the_kernels_tcp_by_io_uring(kernel: onecopy.Stack) -> None:
-    assert kernel.carrier == "kernel" and kernel.addresses == [] and kernel.shards == 0
+    assert kernel.carrier == "kernel" and kernel.addresses == [] and kernel.shards == 1
     with kernel.listen("tcp://127.0.0.1:0") as listener, kernel.connect(listener.address) as client:
         server = listener.accept()
         sender = threading.Thread(target=client.sendall, args=(PATTERN,))
@@ -285,6 +285,25 @@ def test_the_kernels_tcp_by_io_uring(kernel: onecopy.Stack) -> None:
         assert tensor.view.tobytes() == tensor_bytes
         server.close()
         assert client.recv(1) == b""
+
+
+def test_connections_are_spread_over_the_kernels_rings(kernel: onecopy.Stack) -> None:
+    stack = onecopy.Stack(transport="kernel", shards=3)
+    assert stack.shards == 3 and stack.shard_counters(3) is None
+    with stack.listen("tcp://127.0.0.1:0") as listener:
+        pairs = [(stack.connect(listener.address), listener.accept()) for _ in range(3)]
+        for client, server in pairs:
+            client.sendall(b"hello")
+            assert server.recv(100) == b"hello"
+        # The listener is one of 7.
+        for shard in range(3):
+            counters = stack.shard_counters(shard)
+            assert counters is not None and counters["sockets"] in (2, 3) and counters["requests"] > 0
+        for pair in pairs:
+            for end in pair:
+                end.close()
+    with pytest.raises(ValueError, match="1 to 64 shards"):
+        onecopy.Stack(transport="kernel", shards=0)
 
 
 def test_auto_takes_the_kernel_where_there_is_no_tap_device(kernel: onecopy.Stack) -> None:
@@ -343,7 +362,6 @@ def test_the_kernel_has_none_of_what_is_a_stacks_own() -> None:
         ("address", "10.0.0.2/24"),
         ("gateway", "10.0.0.1"),
         ("mtu", 1500),
-        ("shards", 4),
     ]
     for name, value in said:
         with pytest.raises(ValueError, match=f"^{name} is about .* leave it out"):

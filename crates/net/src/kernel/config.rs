@@ -20,7 +20,7 @@ impl ZeroCopy {
     pub const LEAST: usize = 16 << 10;
 }
 
-/// How the kernel's sockets are to be used.
+/// How the kernel's sockets are to be used. What all sockets together may take is shared out between the shards of a stack, rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {

@@ -1,13 +1,13 @@
 //! A connection: what programs have put there to be sent, what has arrived, and what the ring is asked for.
 
+mod receiving;
 mod sending;
 
-use super::address::addresses;
 use super::config::ZeroCopy;
-use super::devices::Place;
-use super::engine::{Attended, Shared, Turn, Wanting};
+use super::engine::Shared;
 use super::landing::Landing;
 use super::source::Sources;
+use super::submitter::{Attended, Submitter, Turn, Wanting};
 use super::wait::Waiters;
 use crate::bell::Bell;
 use crate::carrier::Common;
@@ -36,7 +36,7 @@ pub(super) const NO_PAGE: Duration = Duration::from_millis(5);
 
 pub(super) struct Connection {
     token: u64,
-    shared: Arc<Shared>,
+    submitter: Arc<Submitter>,
     pub fd: Arc<OwnedFd>,
     pub common: Common,
     pub row: Arc<Row>,
@@ -115,14 +115,15 @@ pub(super) struct Inner {
 
 impl Connection {
     pub fn new(
-        shared: &Arc<Shared>,
+        submitter: &Arc<Submitter>,
         fd: OwnedFd,
         (common, row): (Common, Arc<Row>),
         phase: Phase,
     ) -> Arc<Connection> {
+        let shared = &submitter.shared;
         Arc::new_cyclic(|own| Connection {
             token: shared.name(),
-            shared: Arc::clone(shared),
+            submitter: Arc::clone(submitter),
             fd: Arc::new(fd),
             common,
             row,
@@ -163,14 +164,19 @@ impl Connection {
         &self.waiters
     }
 
-    pub fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub fn shared(&self) -> &Shared {
+        &self.submitter.shared
+    }
+
+    /// Whose it is.
+    pub fn submitter(&self) -> &Submitter {
+        &self.submitter
     }
 
     /// Has the thread that makes requests look at it. Without its lock.
     pub fn poke(&self) {
         if let Some(own) = self.own.upgrade() {
-            self.shared.attend(own);
+            self.submitter.attend(own);
         }
     }
 
@@ -512,7 +518,7 @@ impl Attended for Connection {
                 if usage != Usage::Referenced {
                     counters.kernel_copied.add(bytes);
                 }
-                state.copies |= usage == Usage::Copied && self.shared.config.zero_copy == ZeroCopy::Auto;
+                state.copies |= usage == Usage::Copied && self.shared().config.zero_copy == ZeroCopy::Auto;
             }
             Event::Received { data, .. } => {
                 counters.kernel_copied.add(data.len());
@@ -554,54 +560,5 @@ impl Attended for Connection {
         self.give_up(&mut state);
         self.show(&state);
         self.waiters.tell();
-    }
-}
-
-impl Connection {
-    /// Returns whether it is known where what is received goes, as far as there is a connection.
-    fn turn_receive(&self, state: &mut Inner, ring: &mut Ring) -> bool {
-        let full = state.receive.true_size() >= RECEIVE_ROOM;
-        if !self.decide(state) {
-            return false;
-        }
-        match state.receiving {
-            Some(key) if (full || state.closed) && !state.cancelled => {
-                state.cancelled = true;
-                ring.cancel(key);
-            }
-            Some(_) => {}
-            None if state.phase != Phase::Open || state.ended || full => {}
-            None if matches!(state.goes, Goes::Device(..)) => {
-                if state.bell.is_some() && !state.readable {
-                    state.receiving = Some(ring.readable(&self.fd, self.token));
-                }
-            }
-            None => {
-                state.starves = !ring.has_pages();
-                if !state.starves {
-                    state.receiving = Some(ring.receive(&self.fd, self.token));
-                }
-            }
-        }
-        true
-    }
-
-    /// Finds out where what is received goes, when there is a connection. Returns false where that is not known yet: the thread looks again soon.
-    pub(super) fn decide(&self, state: &mut Inner) -> bool {
-        match &state.goes {
-            Goes::Undecided if state.phase == Phase::Open => {
-                let devices = &self.shared.devices;
-                let local = if devices.is_used() { addresses(&*self.fd).local } else { None };
-                state.goes = match local.map_or(Place::Host, |local| devices.place(local)) {
-                    Place::Device(landing, queue) => Goes::Device(landing, queue),
-                    Place::Host => Goes::Host,
-                    Place::Unsettled => return false,
-                };
-                self.waiters.tell();
-            }
-            Goes::Device(landing, _) if !landing.is_bound() => self.is_unbound(state),
-            _ => {}
-        }
-        true
     }
 }

@@ -1,7 +1,8 @@
 //! Sockets of UDP, as programs hold them.
 //!
 //! A datagram waits for nobody but for room: so a call that copies is one system call of the program's thread. A send from where the bytes
-//! lie is the ring's ([`outbox`](super::outbox)): the kernel has them for longer than the call takes, and often than the socket lives.
+//! lie is the ring's ([`outbox`](super::outbox)): the kernel has them for longer than the call takes, and often than the socket lives. So shards are
+//! nothing to a socket but where such sends are made: it is a shard's from the first of them on.
 
 use super::address::{addresses, family};
 use super::config::ZeroCopy;
@@ -9,6 +10,7 @@ use super::engine::{Kernel, Shared};
 use super::options;
 use super::outbox::{Answer, MAX_PARTS, Outbox};
 use super::socket::{TAKES, made};
+use super::submitter::Submitters;
 use super::wait::{explained, here};
 use crate::carrier::udp::Endpoint;
 use crate::carrier::{Common, Counts, Limits, Message, Meta, PIECE, Taken, Way, alike, lend};
@@ -57,6 +59,8 @@ pub(crate) fn bind(kernel: &Kernel, address: SocketAddr, reuse: bool) -> Result<
 /// A socket. The kernel's is made once its family is known.
 struct Datagrams {
     shared: Arc<Shared>,
+    /// Of which one makes the requests of the outbox.
+    submitters: Arc<Submitters>,
     common: Common,
     row: Arc<Row>,
     fd: OnceLock<Made>,
@@ -85,6 +89,7 @@ impl Datagrams {
         row.names(Protocol::Udp, None, None);
         Datagrams {
             shared: Arc::clone(kernel.shared()),
+            submitters: Arc::clone(kernel.submitters()),
             common: Common::new(&row, kernel.shared().wait, Reader::OtherCore),
             row,
             fd: OnceLock::new(),
@@ -198,8 +203,9 @@ impl Datagrams {
             ZeroCopy::Never => false,
         };
         if wanted && len > 0 && data.payload().fragment_count() <= MAX_PARTS && self.shared.is_here() {
-            let outbox =
-                self.outbox.get_or_init(|| Outbox::new(&self.shared, &made.fd, Arc::clone(&self.row)));
+            let outbox = self
+                .outbox
+                .get_or_init(|| Outbox::new(self.submitters.next(), &made.fd, Arc::clone(&self.row)));
             if !outbox.copies() {
                 match self.send_by_ring(outbox, made, data, envelope, dont_wait) {
                     // Neither memory to pin the pages nor for a notification: the kernel copies.
@@ -501,7 +507,8 @@ impl Endpoint for Datagrams {
     ) -> std::result::Result<Taken, NotSent> {
         let dont_wait = flags.contains(SendFlags::DONTWAIT);
         let begin = |lender: &Lender, chain| {
-            let pool = self.shared.pool.reservoir(1);
+            // (Nothing is copied there; one page is as good as another.)
+            let pool = self.submitters.all()[0].pool.reservoir(1);
             lender.begin(TAKES, chain, tell, &Writer::new(&pool), self.shared.now())
         };
         lend(self.lender_made(), &self.common, chain, dont_wait, begin, |begun, taken| {

@@ -29,7 +29,7 @@ pub(crate) fn listen(kernel: &Kernel, address: SocketAddr, backlog: u32) -> Resu
         .and_then(|()| rustix::net::bind(&fd, &address))
         .and_then(|()| rustix::net::listen(&fd, i32::try_from(backlog).unwrap_or(i32::MAX)));
     bound.map_err(|errno| explained(Op::Bind, errno).about("address"))?;
-    let listening = Listening::new(kernel.shared(), fd, common(kernel.shared(), true));
+    let listening = Listening::new(kernel.submitters(), fd, common(kernel.shared(), true));
     let socket =
         Listener { ipv6: address.is_ipv6(), listening, options: Mutex::new(settings), bell: OnceLock::new() };
     let local = socket.addresses().local;
@@ -109,7 +109,7 @@ impl tcp::Listening for Listener {
             // One that was reset meanwhile has no peer any more: it is as if it had not come (accept(2), ECONNABORTED).
             let Some(from) = addresses(&fd).remote else { continue };
             let options = self.options.lock().clone();
-            let stream = Stream::new(listening.shared(), fd, Phase::Open, self.ipv6, options);
+            let stream = Stream::new(listening.submitters.next(), fd, Phase::Open, self.ipv6, options);
             stream.begin();
             return Ok((Arc::new(stream), from));
         }

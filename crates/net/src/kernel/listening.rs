@@ -1,6 +1,7 @@
 //! A listener: connections that the ring has accepted, and nobody has taken yet.
 
-use super::engine::{Attended, Shared, Turn, Wanting};
+use super::engine::Shared;
+use super::submitter::{Attended, Submitter, Submitters, Turn, Wanting};
 use super::wait::Waiters;
 use crate::bell::Bell;
 use crate::carrier::Common;
@@ -18,7 +19,9 @@ const AHEAD: usize = 16;
 
 pub(super) struct Listening {
     token: u64,
-    shared: Arc<Shared>,
+    submitter: Arc<Submitter>,
+    /// Whose its connections are, in turn.
+    pub submitters: Arc<Submitters>,
     pub fd: Arc<OwnedFd>,
     pub common: Common,
     pub row: Arc<Row>,
@@ -40,10 +43,16 @@ pub(super) struct Waiting {
 }
 
 impl Listening {
-    pub fn new(shared: &Arc<Shared>, fd: OwnedFd, (common, row): (Common, Arc<Row>)) -> Arc<Listening> {
+    pub fn new(
+        submitters: &Arc<Submitters>,
+        fd: OwnedFd,
+        (common, row): (Common, Arc<Row>),
+    ) -> Arc<Listening> {
+        let submitter = submitters.next();
         Arc::new_cyclic(|own| Listening {
-            token: shared.name(),
-            shared: Arc::clone(shared),
+            token: submitter.shared.name(),
+            submitter: Arc::clone(submitter),
+            submitters: Arc::clone(submitters),
             fd: Arc::new(fd),
             common,
             row,
@@ -70,14 +79,14 @@ impl Listening {
         &self.waiters
     }
 
-    pub fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub fn shared(&self) -> &Shared {
+        &self.submitter.shared
     }
 
     /// Has the thread that makes requests look at it. Without its lock.
     pub fn poke(&self) {
         if let Some(own) = self.own.upgrade() {
-            self.shared.attend(own);
+            self.submitter.attend(own);
         }
     }
 

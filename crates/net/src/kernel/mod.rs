@@ -1,14 +1,16 @@
 //! The kernel's own TCP and UDP as a transport of the same sockets, through io_uring: for programs without a TAP device or root.
 //!
-//! One thread makes all requests (`engine`), for two reasons: the kernel stacks notifications of one ring and one task only, and it cancels
-//! what a thread has asked for when that thread ends. Programs' threads never touch the ring. They put bytes into pages that the ring then
+//! A stack has one ring, or one for each of its shards, and one thread makes all requests of a ring (`submitter`), for two reasons: the kernel
+//! stacks notifications of one ring and one task only, and it cancels what a thread has asked for when that thread ends. Sockets are the shards' in
+//! turn, those that are accepted as well. Programs' threads never touch a ring. They put bytes into pages that the ring then
 //! sends, and take pages that it received, under the lock of their socket (`connection`), and sleep there. Datagrams wait for nothing but room,
 //! so calls that copy them are made by the program's thread itself; what is sent from where it lies goes through the ring (`outbox`), which
 //! owns it until the notification.
 //!
 //! | module | what |
 //! |---|---|
-//! | `engine` | the thread, and who wants its attention |
+//! | `engine` | what all sockets share |
+//! | `submitter` | a shard: a ring, its thread, and who wants its attention |
 //! | `config` | [`Config`]: pages, when not to copy, what sockets begin with |
 //! | `socket`, `listener` | what programs hold |
 //! | `connection`, `listening` | what the ring does for each |
@@ -36,13 +38,14 @@ mod outbox;
 mod placed;
 mod socket;
 mod source;
+mod submitter;
 mod wait;
 
 pub use config::{Config, ZeroCopy};
 pub(crate) use datagrams::{bind as udp_bind, open as udp_open};
 pub(crate) use device::not_bound;
 pub(crate) use devices::{Devices, NotBound};
-pub(crate) use engine::{Failed, Kernel};
+pub(crate) use engine::{Failed, Kernel, MOST_SHARDS};
 pub(crate) use listener::listen;
 pub(crate) use nic::Interface;
 pub(crate) use socket::connect;

@@ -1,7 +1,7 @@
 //! Datagrams that are sent from where they lie: one at a time, by the ring, which owns them until the kernel's notification.
 
 use super::config::ZeroCopy;
-use super::engine::{Attended, Shared, Turn, Wanting};
+use super::submitter::{Attended, Submitter, Turn, Wanting};
 use super::wait::Waiters;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
@@ -18,7 +18,7 @@ pub(super) const MAX_PARTS: usize = 64;
 
 pub(super) struct Outbox {
     token: u64,
-    shared: Arc<Shared>,
+    submitter: Arc<Submitter>,
     fd: Arc<OwnedFd>,
     /// Where the socket counts, which may be gone before the last notification.
     row: Arc<Row>,
@@ -62,10 +62,10 @@ pub(super) enum Answer {
 }
 
 impl Outbox {
-    pub fn new(shared: &Arc<Shared>, fd: &Arc<OwnedFd>, row: Arc<Row>) -> Arc<Outbox> {
+    pub fn new(submitter: &Arc<Submitter>, fd: &Arc<OwnedFd>, row: Arc<Row>) -> Arc<Outbox> {
         Arc::new_cyclic(|own| Outbox {
-            token: shared.name(),
-            shared: Arc::clone(shared),
+            token: submitter.shared.name(),
+            submitter: Arc::clone(submitter),
             fd: Arc::clone(fd),
             row,
             state: Mutex::default(),
@@ -77,7 +77,7 @@ impl Outbox {
 
     fn poke(&self) {
         if let Some(own) = self.own.upgrade() {
-            self.shared.attend(own);
+            self.submitter.attend(own);
         }
     }
 
@@ -168,7 +168,7 @@ impl Attended for Outbox {
                         if usage != Usage::Referenced {
                             self.row.counters().kernel_copied.add(bytes);
                         }
-                        let auto = self.shared.config.zero_copy == ZeroCopy::Auto;
+                        let auto = self.submitter.shared.config.zero_copy == ZeroCopy::Auto;
                         state.copies |= usage == Usage::Copied && auto;
                     }
                 }

@@ -7,6 +7,7 @@ use super::engine::{Kernel, Shared};
 use super::options;
 use super::placed::Placed;
 use super::source::Sources;
+use super::submitter::Submitter;
 use super::wait::{Patience, explained, here};
 use crate::bell::Bell;
 use crate::carrier::tcp::{self, Endpoint, Options};
@@ -43,7 +44,7 @@ pub(crate) fn connect(
         bound.map_err(|errno| explained(Op::Bind, errno).about("address"))?;
     }
     let phase = Phase::Connect(address);
-    let socket = Stream::new(kernel.shared(), fd, phase, address.is_ipv6(), settings);
+    let socket = Stream::new(kernel.submitters().next(), fd, phase, address.is_ipv6(), settings);
     socket.connection.poke();
     Ok(Arc::new(socket))
 }
@@ -74,8 +75,14 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub fn new(shared: &Arc<Shared>, fd: OwnedFd, phase: Phase, ipv6: bool, options: Settings) -> Stream {
-        let connection = Connection::new(shared, fd, common(shared, false), phase);
+    pub fn new(
+        submitter: &Arc<Submitter>,
+        fd: OwnedFd,
+        phase: Phase,
+        ipv6: bool,
+        options: Settings,
+    ) -> Stream {
+        let connection = Connection::new(submitter, fd, common(&submitter.shared, false), phase);
         let bound = addresses(&*connection.fd);
         connection.row.names(Protocol::Tcp, bound.local, bound.remote);
         connection.show(&connection.lock());
@@ -161,7 +168,7 @@ impl Stream {
                 match put(state) {
                     // Others have the pages, and give them back; or nobody does.
                     Err(Errno::NOBUFS)
-                        if connection.shared().pool.monitor().in_flight() > 0 && !patience.none =>
+                        if connection.submitter().pool.monitor().in_flight() > 0 && !patience.none =>
                     {
                         Attempt::WaitAtMost(NO_PAGE)
                     }
@@ -276,8 +283,9 @@ impl tcp::Connection for Stream {
             || bytes.len(),
             |state| {
                 let room = usize::try_from(state.room()).unwrap_or(usize::MAX);
-                let piece = &bytes[at..][..room.min(bytes.len() - at)];
-                let pool = connection.shared().pool.reservoir(piece.len() / PAGE + 1);
+                let most = room.min(connection.submitter().most);
+                let piece = &bytes[at..][..most.min(bytes.len() - at)];
+                let pool = connection.submitter().pool.reservoir(piece.len() / PAGE + 1);
                 match state.send.write(&Writer::new(&pool).hint(hint), piece) {
                     Ok(()) => {
                         connection.common.copied_in(piece.len(), hint);
@@ -316,7 +324,7 @@ impl tcp::Connection for Stream {
         let dont_wait = flags.contains(SendFlags::DONTWAIT);
         // It copies nothing by itself: the ring has the kernel copy what is small.
         let begin = |lender: &Lender, chain| {
-            let pool = shared.pool.reservoir(1);
+            let pool = self.connection.submitter().pool.reservoir(1);
             let takes = Takes { unreadable: self.sources(&chain).is_some(), ..TAKES };
             lender.begin(takes, chain, tell, &Writer::new(&pool), shared.now())
         };
@@ -373,7 +381,7 @@ impl tcp::Connection for Stream {
 
     fn pages(&self, len: usize) -> Result<Vec<Page>> {
         let count = len.div_ceil(PAGE);
-        let pool = self.connection.shared().pool.reservoir(count);
+        let pool = self.connection.submitter().pool.reservoir(count);
         let pages = (0..count).map(|_| pool.alloc()).collect::<std::result::Result<Vec<_>, _>>();
         pages.map_err(|_| explained(Op::Send, Errno::NOBUFS))
     }

@@ -225,6 +225,11 @@ impl Owner {
         all
     }
 
+    /// Those of one shard; None where there is no such shard.
+    pub fn link_counters_of(&self, shard: u32) -> Option<Vec<(&'static str, u64)>> {
+        Some(self.shards.get(shard as usize)?.lock().link_counters())
+    }
+
     /// How long until something is due in any shard.
     pub fn next_deadline(&self) -> Option<Duration> {
         let left = |inner: &Arc<Inner>| {

@@ -1,7 +1,7 @@
 //! How a stack comes to be.
 
 use super::handle::Stack;
-use crate::kernel::{self, Interface, Kernel};
+use crate::kernel::{self, Interface, Kernel, MOST_SHARDS};
 use crate::own::{self, Driver, Owner, Setup};
 use crate::port::Port;
 use onecopy_chain::notify::zerocopy::Allowance;
@@ -114,6 +114,11 @@ impl Builder {
     /// sockets together (memory, pages, half-open connections, a listener's backlog) is shared out between the shards.
     ///
     /// Several shards need [`Driver::Thread`], and no device memory can be bound to them ([`Stack::bind_rx`], [`Stack::bind_tx`]).
+    ///
+    /// Where the kernel carries the bytes ([`Builder::transport`]) each shard has an io_uring of its own and the one thread that makes its requests.
+    /// Each connection is the next shard's in turn, one that is accepted as well, and stays there. A listener asks by one ring. A datagram is sent and
+    /// received by the program's own thread, so of UDP a shard only makes the sends without a copy: a socket is a shard's from its first one on. Pages
+    /// ([`kernel::Config`]) are shared out between the shards. Device memory can be bound, and is all shards'. [`Stack::shard_counters`] shows who does what.
     #[must_use]
     pub fn shards(self, count: u32) -> Builder {
         Builder { shards: Some(count), ..self }
@@ -217,9 +222,9 @@ impl Builder {
     }
 
     /// Which way the bytes of its sockets may take. [`Transport::Kernel`]: the kernel's own TCP and UDP, through io_uring; it takes no root, and has none
-    /// of what a stack of the program's own has (link, addresses, shards, pages and so on), so [`Builder::build`] refuses to be told of it
+    /// of what a stack of the program's own has (link, addresses, pages and so on), so [`Builder::build`] refuses to be told of it
     /// ([`BuildError::NotOfKernel`]). [`Transport::Auto`]: a stack of the program's own if its link can be had, else the
-    /// kernel's, and what was said of the former does not count then. If it is not called: a stack of the program's own, or an error.
+    /// kernel's, and what was said of the former but [`Builder::shards`] does not count then. If it is not called: a stack of the program's own, or an error.
     /// [`Stack::carrier`] tells which it is.
     #[must_use]
     pub fn transport(self, transport: Transport) -> Builder {
@@ -257,12 +262,16 @@ impl Builder {
     /// [`BuildError`], which says what to do.
     pub fn build(self) -> Result<Stack, BuildError> {
         let (config, wait, linger, zerocopy) = (self.kernel, self.wait, self.linger, self.zerocopy);
-        let name = self.interface.clone();
+        let (name, shards) = (self.interface.clone(), self.shards.unwrap_or(1));
         let kernel = || {
             let named =
                 |name: String| Interface::named(&name).map_err(|errno| BuildError::Interface { name, errno });
             let interface = name.map(named).transpose()?;
-            let started = Kernel::start(config, wait, linger, zerocopy.unwrap_or_default(), interface);
+            if !(1..=MOST_SHARDS).contains(&shards) {
+                return Err(BuildError::Shards("a stack of the kernel's has 1 to 64 shards"));
+            }
+            let zerocopy = zerocopy.unwrap_or_default();
+            let started = Kernel::start(config, shards, wait, linger, zerocopy, interface);
             started.map(Stack::of_kernel).map_err(BuildError::from)
         };
         match self.transport {
@@ -291,7 +300,6 @@ impl Builder {
             (!self.routes.is_empty(), "route"),
             (self.mtu.is_some(), "mtu"),
             (self.mac.is_some(), "mac"),
-            (self.shards.is_some(), "shards"),
             (self.driver.is_some(), "driver"),
             (self.seed.is_some(), "seed"),
             (self.pages.is_some(), "pages"),

@@ -153,11 +153,11 @@ impl Stack {
         }
     }
 
-    /// How many shards it has ([`Builder::shards`](crate::Builder::shards)); none where the kernel carries its bytes.
+    /// How many shards it has ([`Builder::shards`](crate::Builder::shards)).
     pub fn shards(&self) -> u32 {
         match &self.engine {
             Engine::Own(owner) => owner.shards().len() as u32,
-            Engine::Kernel(_) => 0,
+            Engine::Kernel(kernel) => kernel.shards(),
         }
     }
 
@@ -176,7 +176,7 @@ impl Stack {
     ///
     /// # Panics
     ///
-    /// Where there is no shard of that number ([`Stack::shards`]).
+    /// Where there is no shard of that number ([`Stack::shards`]), and where the kernel carries its bytes.
     pub fn with_shard<R>(&self, shard: u32, look: impl FnOnce(&mut stack::Stack) -> R) -> R {
         let owner = self.own().unwrap_or_else(|error| panic!("{error}"));
         owner.with_shard(shard, look)
@@ -189,6 +189,15 @@ impl Stack {
         match &self.engine {
             Engine::Own(owner) => owner.link_counters(),
             Engine::Kernel(kernel) => kernel.counters(),
+        }
+    }
+
+    /// The same of one shard: of its link, or of its ring. How many sockets are a ring's, `sockets` says. None where there is no shard of that number
+    /// ([`Stack::shards`]).
+    pub fn shard_counters(&self, shard: u32) -> Option<Vec<(&'static str, u64)>> {
+        match &self.engine {
+            Engine::Own(owner) => owner.link_counters_of(shard),
+            Engine::Kernel(kernel) => kernel.counters_of(shard),
         }
     }
 
@@ -254,7 +263,9 @@ impl Stack {
 
 impl fmt::Debug for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ok(owner) = self.own() else { return f.write_str("Stack(the kernel's)") };
+        let Ok(owner) = self.own() else {
+            return write!(f, "Stack(the kernel's, shards: {})", self.shards());
+        };
         f.debug_struct("Stack")
             .field("addresses", &self.addresses())
             .field("shards", &owner.shards().len())

@@ -8,7 +8,7 @@ use onecopy_pool::{DeviceId, DeviceMemory};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -22,7 +22,12 @@ struct Kernel {
 impl Kernel {
     /// With flows to its port steered to queue 1 of two. None where the kernel cannot do it.
     fn new(pages: u32) -> Option<(Kernel, Binding)> {
-        let stack = match Stack::builder().transport(Transport::Kernel).build() {
+        Kernel::of(1, pages)
+    }
+
+    /// The same of so many shards.
+    fn of(shards: u32, pages: u32) -> Option<(Kernel, Binding)> {
+        let stack = match Stack::builder().transport(Transport::Kernel).shards(shards).build() {
             Ok(stack) => stack,
             Err(error) => {
                 eprintln!("skipped: {error}");
@@ -556,4 +561,78 @@ fn a_close_with_bytes_left_is_a_reset_where_the_memory_is_unbound_before() {
     drop(receiver);
     let told = sender.read(&mut [0; 8]).unwrap_err();
     assert_eq!(told.raw_os_error(), Some(Errno::CONNRESET.raw_os_error()));
+}
+
+/// How many sockets each shard has.
+fn sockets(stack: &Stack) -> Vec<u64> {
+    let of = |shard| stack.shard_counters(shard).unwrap().into_iter().find(|(name, _)| *name == "sockets");
+    (0..stack.shards()).map(|shard| of(shard).unwrap().1).collect()
+}
+
+#[test]
+fn memory_is_all_shards_and_comes_home_by_rings_of_connections_of_each() {
+    let Some((kernel, binding)) = Kernel::of(3, 64) else { return };
+    let (source, data) = crate::tx::filled();
+    let tx = kernel.stack.bind_tx(&source).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let connections: Vec<_> = (0..6).map(|_| kernel.connect()).collect();
+    let senders: Vec<_> = (0..6)
+        .map(|_| {
+            let sender = Stream::connect(&kernel.stack, listener.local_addr().unwrap()).unwrap();
+            (sender, listener.accept().unwrap().0)
+        })
+        .collect();
+    // And the listener.
+    wait(|| sockets(&kernel.stack).into_iter().sum::<u64>() == 13);
+    assert!(sockets(&kernel.stack).iter().all(|count| (4..=5).contains(count)));
+    let (kernel, data, tx) = (&kernel, &data, &tx);
+    std::thread::scope(|scope| {
+        for (mut sender, receiver) in connections {
+            // Six times the memory that all of them have together.
+            let bytes = pattern(1_500_000);
+            let expected = bytes.clone();
+            scope.spawn(move || sender.write_all(&bytes).unwrap());
+            scope.spawn(move || {
+                let mut ring = receiver.refill_ring(256).unwrap();
+                let mut came = 0;
+                loop {
+                    let frags = receiver.recv_frags(40_000).unwrap();
+                    if frags.is_empty() {
+                        break;
+                    }
+                    assert!(kernel.bytes(&frags) == expected[came..came + frags.len()]);
+                    came += frags.len();
+                    ring.push_all(&frags.into_device());
+                }
+                assert_eq!(came, expected.len());
+                assert_eq!((receiver.tokens_held(), ring.stats().passed_over), (0, 0));
+            });
+        }
+        for (sender, mut receiver) in senders {
+            scope.spawn(move || {
+                let all = crate::tx::range(0, data.len() as u64);
+                assert!(!sender.send_device(tx, &[all]).unwrap().wait().1.dropped);
+                sender.shutdown(Shutdown::Write).unwrap();
+            });
+            scope.spawn(move || {
+                let mut came = Vec::new();
+                receiver.read_to_end(&mut came).unwrap();
+                assert!(came == *data);
+            });
+        }
+    });
+    assert_eq!(kernel.memory.free(), kernel.memory.len());
+    let landed = kernel.stack.queue_stats(1).unwrap().landed_bytes;
+    assert_eq!(landed, 6 * 1_500_000);
+    wait(|| sockets(&kernel.stack).into_iter().sum::<u64>() == 1);
+    drop(binding);
+}
+
+/// Waits for what the rings' threads do.
+fn wait(mut done: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !done() {
+        assert!(began.elapsed() < onecopy_testing::LONG);
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

@@ -22,14 +22,15 @@ pub struct World {
 }
 
 impl World {
-    /// One of each kind, for what is alike under both. Without the kernel's where it cannot do it.
+    /// One of each kind, for what is alike under all. Without the kernel's where it cannot do it.
     pub fn each(pages: u32) -> impl Iterator<Item = World> {
-        std::iter::once(World::new(pages)).chain(World::kernel(pages))
+        let kernels = [1, 3].into_iter().filter_map(move |shards| World::kernel(pages, shards));
+        std::iter::once(World::new(pages)).chain(kernels)
     }
 
-    /// Over the kernel's TCP. None, and said why, where it cannot do it.
-    fn kernel(pages: u32) -> Option<World> {
-        let build = || Stack::builder().transport(Transport::Kernel).build();
+    /// Over the kernel's TCP, by so many rings. None, and said why, where it cannot do it.
+    fn kernel(pages: u32, shards: u32) -> Option<World> {
+        let build = || Stack::builder().transport(Transport::Kernel).shards(shards).build();
         let (near, far) = match (build(), build()) {
             (Ok(near), Ok(far)) => (near, far),
             (Err(error), _) | (_, Err(error)) => {

@@ -2,6 +2,7 @@
 
 mod congestion;
 mod datagrams;
+mod shards;
 mod streams;
 mod world;
 mod zerocopy;

@@ -462,7 +462,7 @@ fn a_stack_that_cannot_have_its_link_falls_back_if_it_may() {
 #[test]
 fn what_only_a_stack_of_the_programs_own_has_is_refused() {
     type Say = fn(Builder) -> Builder;
-    let said: [(&str, Say); 13] = [
+    let said: [(&str, Say); 12] = [
         ("tap", |builder| builder.tap("onecopy0")),
         ("link", |builder| builder.link(Tap::cable(1500).unwrap().0)),
         ("address", |builder| builder.address("10.9.9.9/24")),
@@ -470,7 +470,6 @@ fn what_only_a_stack_of_the_programs_own_has_is_refused() {
         ("route", |builder| builder.route("10.1.0.0/16", IpAddr::from([10, 9, 9, 1]))),
         ("mtu", |builder| builder.mtu(1500)),
         ("mac", |builder| builder.mac(Mac([2, 0, 0, 0, 0, 1]))),
-        ("shards", |builder| builder.shards(1)),
         ("driver", |builder| builder.driver(Driver::Thread)),
         ("seed", |builder| builder.seed([0; 16])),
         ("pages", |builder| builder.pages(1 << 16)),

@@ -41,9 +41,9 @@ fn shards_that_cannot_be() {
 }
 
 #[test]
-fn the_kernel_has_none() {
+fn the_kernel_has_one_where_none_is_said() {
     match Stack::builder().transport(Transport::Kernel).build() {
-        Ok(stack) => assert_eq!(stack.shards(), 0),
+        Ok(stack) => assert_eq!(stack.shards(), 1),
         Err(BuildError::Uring(refused)) => eprintln!("skipped: {refused}"),
         Err(error) => panic!("{error}"),
     }
@@ -53,6 +53,9 @@ fn the_kernel_has_none() {
 fn what_one_shard_alone_can() {
     let World { sharded, .. } = &world(2, Spread::Flow);
     assert_eq!((sharded.shards(), sharded.is_up(), sharded.mtu()), (2, true, 1500));
+    let names = |counters: Vec<(_, _)>| counters.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    assert_eq!(names(sharded.shard_counters(1).unwrap()), names(sharded.link_counters()));
+    assert!(sharded.shard_counters(2).is_none());
     let memory = DeviceMemory::opaque(256, DeviceId(0)).unwrap();
     let errors = [
         sharded.bind_rx(&memory, &[0]).map(drop).unwrap_err(),

@@ -27,7 +27,7 @@ impl Connection {
         }
         let len = state.send.len().min(BATCH);
         let data = state.send.range(0, len as usize).ok()?;
-        let zero_copy = match self.shared.config.zero_copy {
+        let zero_copy = match self.shared().config.zero_copy {
             ZeroCopy::Always => !state.copies,
             ZeroCopy::Auto => !state.copies && len >= state.least,
             ZeroCopy::Never => false,
@@ -48,7 +48,7 @@ impl Connection {
         state.sending = false;
         match taken {
             Ok(n) => {
-                self.shared.devices.count_gathered(n);
+                self.shared().devices.count_gathered(n);
                 self.sent(state, Ok(n), false);
             }
             Err(_) if state.aborted => {}

@@ -35,7 +35,7 @@ fn connection() -> Option<(Stack, Stream, TcpStream, Binding)> {
     let shared = stack.kernel().unwrap().shared();
     let fd = OwnedFd::from(listener.accept().unwrap().0);
     let settings = crate::kernel::options::begin(&fd, shared.config.congestion).unwrap();
-    let stream = Stream::new(shared, fd, Phase::Open, false, settings);
+    let stream = Stream::new(stack.kernel().unwrap().submitters().next(), fd, Phase::Open, false, settings);
     stream.begin();
     Some((stack, stream, peer, binding))
 }
@@ -177,7 +177,13 @@ fn of_a_connection_that_is_over_no_more_is_fetched_than_there_was() {
     for byte in 1..=3 {
         net::send(&far, &[byte; 100], net::SendFlags::empty()).unwrap();
     }
-    let over = Stream::new(stack.kernel().unwrap().shared(), near, Phase::Open, false, Settings::default());
+    let over = Stream::new(
+        stack.kernel().unwrap().submitters().next(),
+        near,
+        Phase::Open,
+        false,
+        Settings::default(),
+    );
     let connection = over.connection();
     let mut state = connection.lock();
     state.goes = Goes::Device(landing(&stream), 1);

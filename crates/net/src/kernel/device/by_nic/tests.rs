@@ -35,12 +35,12 @@ impl World {
         stack.set_queues(3).unwrap();
         stack.steer(at, 1).unwrap();
         let memory = DeviceMemory::opaque(16, DeviceId(1)).unwrap();
-        let shared = stack.kernel().unwrap().shared();
-        let id = shared.devices.bind_pretended(&memory, DMABUF, &[1]);
+        let kernel = stack.kernel().unwrap();
+        let id = kernel.shared().devices.bind_pretended(&memory, DMABUF, &[1]);
         let peer = TcpStream::connect(at).unwrap();
         let fd = OwnedFd::from(listener.accept().unwrap().0);
         let settings = crate::kernel::options::begin(&fd, None).unwrap();
-        let stream = Stream::new(shared, fd, Phase::Open, false, settings);
+        let stream = Stream::new(kernel.submitters().next(), fd, Phase::Open, false, settings);
         stream.common().settings().set_read_timeout(Some(LONG));
         stream.begin();
         Some(World { stack, stream, peer, memory, id })
@@ -54,8 +54,8 @@ impl World {
         let peer = TcpStream::connect(at).unwrap();
         let fd = OwnedFd::from(listener.accept().unwrap().0);
         let settings = crate::kernel::options::begin(&fd, None).unwrap();
-        let shared = self.stack.kernel().unwrap().shared();
-        let stream = Stream::new(shared, fd, Phase::Open, false, settings);
+        let submitter = self.stack.kernel().unwrap().submitters().next();
+        let stream = Stream::new(submitter, fd, Phase::Open, false, settings);
         stream.begin();
         (stream, peer)
     }

@@ -1,0 +1,371 @@
+//! A shard: the thread that makes requests of one ring, and who wants its attention.
+//!
+//! A socket is one shard's as long as it lives: its bytes go through one ring, in their order, and its notifications are stacked, for which the
+//! kernel asks that sends be of one ring and one task. Shards share no lock but those of what all sockets share (`engine`, `devices`).
+
+use super::config::Config;
+use super::engine::{Failed, Shared};
+use onecopy_pool::provider::Heap;
+use onecopy_pool::{CommonPool, PagePool, PoolConfig};
+use onecopy_sync::Mutex;
+use onecopy_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use onecopy_sys::eventfd::EventFd;
+use onecopy_sys::signal;
+use onecopy_uring::{Event, Ring};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Requests that are handed over by one call, and pages that wait for what is received.
+const ENTRIES: u32 = 256;
+const BUFFERS: u32 = 64;
+
+/// How often the thread looks for pages while a socket has none to receive into: first and last. (Pages come home without a word.)
+const STARVED: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
+
+/// A socket, as far as the thread that makes requests has to do with it.
+pub(super) trait Attended: Send + Sync {
+    /// Its name among the sockets of the engine.
+    fn token(&self) -> u64;
+    /// It wants attention, and did not before.
+    fn wants(&self) -> bool;
+    /// Asks for what is to be asked for.
+    fn turn(&self, ring: &mut Ring) -> Turn;
+    /// Takes in what has happened.
+    fn event(&self, event: Event);
+    /// Gives up what is not sent yet, and has the kernel give up what it has.
+    fn abort(&self);
+}
+
+/// What a socket is up to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It waits for what was asked for.
+    Waits,
+    /// It cannot go on, for want of pages or of the kernel's memory.
+    Starves,
+    /// It is closed, and nothing is under way.
+    Over,
+}
+
+/// What the sockets of a shard and its thread share.
+pub(super) struct Submitter {
+    inbox: Mutex<Inbox>,
+    wake: Arc<Wake>,
+    /// What all shards share.
+    pub shared: Arc<Shared>,
+    /// Where what is sent lies.
+    pub pool: CommonPool,
+    /// Bytes that one copy into it takes, at most.
+    pub most: usize,
+    counters: Shown,
+}
+
+/// All shards of a stack.
+pub(super) struct Submitters {
+    all: Box<[Arc<Submitter>]>,
+    turn: AtomicUsize,
+}
+
+impl Submitters {
+    pub fn new(all: Vec<Arc<Submitter>>) -> Submitters {
+        Submitters { all: all.into(), turn: AtomicUsize::new(0) }
+    }
+
+    pub fn all(&self) -> &[Arc<Submitter>] {
+        &self.all
+    }
+
+    /// Whose the next socket is: one after the other.
+    pub fn next(&self) -> &Arc<Submitter> {
+        // Relaxed: nothing else is read because of it.
+        &self.all[self.turn.fetch_add(1, Relaxed) % self.all.len()]
+    }
+}
+
+/// Who wants attention.
+#[derive(Default)]
+struct Inbox {
+    wanting: Vec<Arc<dyn Attended>>,
+    /// The thread sleeps, and is to be woken.
+    asleep: bool,
+    /// The thread has ended: nobody would come.
+    gone: bool,
+    /// Nobody has a handle any more; until when what was sent may take.
+    stop: Option<Instant>,
+}
+
+/// What a ring has counted, by name.
+pub(super) const RINGS: [&str; 11] = [
+    "pages_registered",
+    "sockets",
+    "enters",
+    "requests",
+    "completions",
+    "zero_copy_sends",
+    "registered_sends",
+    "notifications",
+    "notifications_copied",
+    "notifications_unknown",
+    "receives_without_page",
+];
+
+/// The same, to be seen by others.
+#[derive(Default)]
+struct Shown {
+    words: [AtomicU64; RINGS.len()],
+}
+
+/// The descriptor that wakes the ring.
+struct Wake(EventFd);
+
+impl AsFd for Wake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// What each of so many shards gets of what all of them may have together.
+fn share(all: u32, shards: u32) -> u32 {
+    all.div_ceil(shards).max(1)
+}
+
+impl Submitter {
+    /// One of so many, and its thread. Both have what it takes when this returns.
+    pub fn start(shared: &Arc<Shared>, shards: u32) -> Result<(Arc<Submitter>, JoinHandle<()>), Failed> {
+        let Config { send_pages, receive_pages, .. } = shared.config;
+        let (send_pages, receive_pages) = (share(send_pages, shards), share(receive_pages, shards));
+        let pool = PagePool::new(PoolConfig::new().limit(send_pages), Heap::new()).map_err(Failed::Pages)?;
+        let most = (send_pages as usize).saturating_mul(pool.page_len() as usize);
+        let pool = CommonPool::new(pool);
+        let wake = Arc::new(Wake(EventFd::new().map_err(Failed::System)?));
+        let submitter = Arc::new(Submitter {
+            inbox: Mutex::default(),
+            wake: Arc::clone(&wake),
+            shared: Arc::clone(shared),
+            pool: pool.clone(),
+            most,
+            counters: Shown::default(),
+        });
+        // The ring belongs to the thread that makes it.
+        let (tell, told) = sync_channel(1);
+        let inner = Arc::clone(&submitter);
+        let run = move || {
+            let buffers = BUFFERS.min(receive_pages).next_power_of_two() as u16;
+            let pages = PagePool::new(PoolConfig::new().order(3).limit(receive_pages), Heap::new());
+            let made = pages.map_err(Failed::Pages).and_then(|pages| {
+                let config =
+                    onecopy_uring::Config { entries: ENTRIES, buffers, pages, region: pool.region() };
+                Ring::new(config, wake).map_err(Failed::Refused)
+            });
+            match made {
+                Ok(ring) => {
+                    inner.show(&ring, 0);
+                    if tell.send(Ok(())).is_ok() {
+                        inner.run(ring);
+                    }
+                }
+                Err(failed) => drop(tell.send(Err(failed))),
+            }
+        };
+        let thread = thread::Builder::new().name("onecopy-uring".into());
+        let thread = signal::blocked(|| thread.spawn(run))
+            .map_err(|error| Failed::System(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        told.recv().unwrap_or(Err(Failed::System(Errno::IO)))?;
+        Ok((submitter, thread))
+    }
+
+    /// Has the thread look at `socket`.
+    pub fn attend(&self, socket: Arc<dyn Attended>) {
+        if !socket.wants() {
+            return;
+        }
+        let mut inbox = self.inbox.lock();
+        if inbox.gone {
+            drop(inbox);
+            return socket.abort();
+        }
+        inbox.wanting.push(socket);
+        let asleep = std::mem::take(&mut inbox.asleep);
+        drop(inbox);
+        if asleep {
+            self.wake.0.ring();
+        }
+    }
+
+    /// Nobody has a handle any more: the thread ends when what was sent has left, or gives it up then.
+    pub fn stop(&self, until: Instant) {
+        self.inbox.lock().stop = Some(until);
+        self.wake.0.ring();
+    }
+
+    /// What its ring has counted.
+    pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        RINGS.into_iter().zip(self.counters.words.iter().map(|word| word.load(Relaxed)))
+    }
+}
+
+impl Submitter {
+    /// Until nobody has a handle any more, and what was sent has left.
+    fn run(&self, mut ring: Ring) {
+        let mut running = Running { submitter: self, sockets: HashMap::new() };
+        let sockets = &mut running.sockets;
+        let mut starving: Vec<Arc<dyn Attended>> = Vec::new();
+        let mut patience = STARVED.0;
+        let mut aborted = false;
+        loop {
+            let (wanting, stop) = {
+                let mut inbox = self.inbox.lock();
+                // Between here and the wait, whoever wants something rings.
+                inbox.asleep = inbox.wanting.is_empty();
+                (std::mem::take(&mut inbox.wanting), inbox.stop)
+            };
+            let idle = wanting.is_empty();
+            for socket in wanting {
+                sockets.entry(socket.token()).or_insert_with(|| Arc::clone(&socket));
+                self.look(socket, &mut ring, sockets, &mut starving);
+            }
+            if !starving.is_empty() && ring.has_pages() {
+                patience = STARVED.0;
+                for socket in std::mem::take(&mut starving) {
+                    self.look(socket, &mut ring, sockets, &mut starving);
+                }
+            }
+            if let Some(stop) = stop
+                && idle
+            {
+                // Sockets whose handles are gone leave when all is sent.
+                if sockets.is_empty() {
+                    break;
+                }
+                if !aborted && Instant::now() >= stop {
+                    aborted = true;
+                    let all: Vec<_> = sockets.values().cloned().collect();
+                    for socket in all {
+                        socket.abort();
+                        self.look(socket, &mut ring, sockets, &mut starving);
+                    }
+                } else if aborted && Instant::now() >= stop + LAST {
+                    break;
+                }
+            }
+            let limit = match (idle, stop) {
+                (false, _) => Some(Duration::ZERO),
+                (true, Some(stop)) => {
+                    Some(stop.saturating_duration_since(Instant::now()).min(LAST / 20).max(STARVED.0))
+                }
+                (true, None) if !starving.is_empty() => {
+                    patience = (patience * 2).min(STARVED.1);
+                    Some(patience)
+                }
+                (true, None) => None,
+            };
+            match ring.wait(limit) {
+                Ok(true) => drop(self.wake.0.drain()),
+                Ok(false) => {}
+                // Nothing more comes.
+                Err(_) => break,
+            }
+            while let Some(event) = ring.event() {
+                let token = token(&event);
+                if let Some(socket) = sockets.get(&token).cloned() {
+                    socket.event(event);
+                    self.look(socket, &mut ring, sockets, &mut starving);
+                }
+            }
+            self.show(&ring, sockets.len());
+        }
+    }
+
+    fn look(
+        &self,
+        socket: Arc<dyn Attended>,
+        ring: &mut Ring,
+        sockets: &mut HashMap<u64, Arc<dyn Attended>>,
+        starving: &mut Vec<Arc<dyn Attended>>,
+    ) {
+        match socket.turn(ring) {
+            Turn::Waits => {}
+            Turn::Starves => {
+                if !starving.iter().any(|one| one.token() == socket.token()) {
+                    starving.push(socket);
+                }
+            }
+            Turn::Over => drop(sockets.remove(&socket.token())),
+        }
+    }
+
+    fn show(&self, ring: &Ring, sockets: usize) {
+        let counters = ring.counters();
+        let values = [
+            u64::from(ring.is_registered()),
+            sockets as u64,
+            counters.enters,
+            counters.requests,
+            counters.completions,
+            counters.zero_copy,
+            counters.registered,
+            counters.notifications,
+            counters.copied,
+            counters.unknown,
+            counters.no_page,
+        ];
+        for (word, value) in self.counters.words.iter().zip(values) {
+            word.store(value, Relaxed);
+        }
+    }
+}
+
+/// The sockets of the thread. However it ends, by a panic even, whoever waits is told.
+struct Running<'a> {
+    submitter: &'a Submitter,
+    sockets: HashMap<u64, Arc<dyn Attended>>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let wanting = {
+            let mut inbox = self.submitter.inbox.lock();
+            inbox.gone = true;
+            std::mem::take(&mut inbox.wanting)
+        };
+        self.sockets.values().chain(&wanting).for_each(|socket| socket.abort());
+    }
+}
+
+/// How long what was aborted may take to leave.
+const LAST: Duration = Duration::from_secs(2);
+
+fn token(event: &Event) -> u64 {
+    match event {
+        Event::Sent { token, .. }
+        | Event::Notified { token, .. }
+        | Event::Received { token, .. }
+        | Event::Ended { token, .. }
+        | Event::Accepted { token, .. }
+        | Event::Connected { token, .. }
+        | Event::Readable { token }
+        | Event::Writable { token } => *token,
+    }
+}
+
+/// Whether a socket has asked for attention that it has not got.
+#[derive(Debug, Default)]
+pub(super) struct Wanting(AtomicU32);
+
+impl Wanting {
+    /// Returns whether it had not asked.
+    pub fn ask(&self) -> bool {
+        // Relaxed: what it wants is under the socket's lock, which was given up before; the inbox's lock comes behind.
+        self.0.swap(1, Relaxed) == 0
+    }
+
+    /// The attention is there. Before its state is looked at.
+    pub fn got(&self) {
+        self.0.store(0, Relaxed);
+    }
+}

@@ -20,7 +20,7 @@ pub struct Settings {
     /// What was learned about stores, as [`Shown`] shows it; 0: nothing is learned.
     learned: AtomicU32,
     /// Loans of fewer bytes are copied; [`FOUND_OUT`]: what is found out decides.
-    copied_below: AtomicU32,
+    copied_below: AtomicU64,
     /// Up to how many bytes what could be lent was found faster copied, as [`Shown`] shows it: one more than that; 0: nothing was found out.
     copied_up_to: AtomicU32,
     /// Nanoseconds; 0 for none.
@@ -28,8 +28,8 @@ pub struct Settings {
     write_timeout: AtomicU64,
 }
 
-/// No loan has so many bytes.
-const FOUND_OUT: u32 = u32::MAX;
+/// More than any number of bytes that is set.
+const FOUND_OUT: u64 = u64::MAX;
 
 /// The most that [`Settings::copied_up_to`] says, in bytes: 24 bits.
 const MOST_COPIED: u32 = (1 << 24) - 2;
@@ -103,7 +103,7 @@ impl Settings {
             wait: AtomicU8::default(),
             nonblocking: AtomicU8::default(),
             learned: AtomicU32::default(),
-            copied_below: AtomicU32::new(FOUND_OUT),
+            copied_below: AtomicU64::new(FOUND_OUT),
             copied_up_to: AtomicU32::default(),
             read_timeout: AtomicU64::default(),
             write_timeout: AtomicU64::default(),
@@ -204,12 +204,12 @@ impl Settings {
     /// Returns below how many bytes a loan is copied, as was set; None: it is found out.
     #[inline]
     pub fn copied_below(&self) -> Option<u32> {
-        Some(self.copied_below.load(Relaxed)).filter(|below| *below != FOUND_OUT)
+        u32::try_from(self.copied_below.load(Relaxed)).ok()
     }
 
-    /// Sets below how many bytes a loan is copied; None, and more than any loan has (u32::MAX): it is found out.
+    /// Sets below how many bytes a loan is copied; None: it is found out.
     pub fn set_copied_below(&self, below: Option<u32>) {
-        self.copied_below.store(below.unwrap_or(FOUND_OUT), Relaxed);
+        self.copied_below.store(below.map_or(FOUND_OUT, u64::from), Relaxed);
     }
 
     /// Returns up to how many bytes what could be lent was found faster copied; 0: none was. None: nothing was found out.

@@ -516,6 +516,7 @@ fn a_small_loan_is_sent_whole_or_not_at_all() {
     a.set_nonblocking(true).unwrap();
     let pool = SharedPool::new(4096, 4).unwrap();
     assert_eq!(a.send_loan(loaned(&pool, b"first")).unwrap(), 5);
+    assert_eq!(a.stats().references_copied, 1, "all are copied, where there is room");
     while a.send(&[1; 4096]).is_ok() {}
     while a.send(&[1]).is_ok() {}
     // Room for a part of it, however much of what is received is room at once.

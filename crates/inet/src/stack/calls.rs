@@ -100,6 +100,8 @@ impl Stack {
         let slot = self.sockets.get_mut(id).ok_or(Error::NoSuchSocket)?;
         match slot {
             Slot::Listener(listener) => listener.backlog = backlog,
+            // Its connect waits for the first bytes (inet_listen() wants SS_UNCONNECTED).
+            Slot::Fresh(fresh) if fresh.deferred.is_some() => return Err(Error::Invalid),
             Slot::Fresh(fresh) => {
                 let mut hold = match fresh.hold.take() {
                     Some(hold) => hold,

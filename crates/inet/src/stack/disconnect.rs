@@ -57,6 +57,7 @@ impl Stack {
             std::mem::replace(slot, Slot::Fresh(Box::new(Fresh::new(Arc::default()))))
         {
             self.shared.release(&self.config, &gone.charge);
+            self.rooms.release(&gone.claim);
             let settings = gone.connection.settings().clone();
             let (hold, asked, wake) = (gone.hold.take(), gone.asked, gone.wake);
             *slot = Slot::Fresh(Box::new(Fresh { settings, asked, hold, error, wake, deferred: None }));

@@ -20,16 +20,16 @@ impl ZeroCopy {
     pub const LEAST: usize = 16 << 10;
 }
 
-/// How the kernel's sockets are to be used. What all sockets together may take is shared out between the shards of a stack, rounded up.
+/// How the kernel's sockets are to be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
     /// When bytes are sent from where they lie.
     pub zero_copy: ZeroCopy,
-    /// Pages of 4 KiB that what is sent may take, all sockets together. They are registered with the ring if the memory that may be locked is
+    /// Pages of 4 KiB that what is sent may take, all sockets of a shard together. They are registered with the ring if the memory that may be locked is
     /// enough (RLIMIT_MEMLOCK, often 8 MiB): then the kernel need not look each of them up.
     pub send_pages: u32,
-    /// Pages of 32 KiB that what was received may take, all sockets together. Whoever holds many views keeps others from receiving.
+    /// Pages of 32 KiB that what was received may take, all sockets of a shard together. Whoever holds many views keeps others from receiving.
     pub receive_pages: u32,
     /// The congestion control that sockets of TCP have before they connect or listen; the system's where it is none. (Who has begun with one
     /// that paces, bbr, stays paced with whatever [`Settings::congestion`](crate::tcp::Settings::congestion) chooses later.) Where the kernel

@@ -10,7 +10,7 @@ use super::engine::{Kernel, Shared};
 use super::options;
 use super::outbox::{Answer, MAX_PARTS, Outbox};
 use super::socket::{TAKES, made};
-use super::submitter::Submitters;
+use super::submitter::{For, Submitters};
 use super::wait::{explained, here};
 use crate::carrier::udp::Endpoint;
 use crate::carrier::{Common, Counts, Limits, Message, Meta, PIECE, Taken, Way, alike, lend};
@@ -203,9 +203,9 @@ impl Datagrams {
             ZeroCopy::Never => false,
         };
         if wanted && len > 0 && data.payload().fragment_count() <= MAX_PARTS && self.shared.is_here() {
-            let outbox = self
-                .outbox
-                .get_or_init(|| Outbox::new(self.submitters.next(), &made.fd, Arc::clone(&self.row)));
+            let outbox = self.outbox.get_or_init(|| {
+                Outbox::new(self.submitters.next(For::Other), &made.fd, Arc::clone(&self.row))
+            });
             if !outbox.copies() {
                 match self.send_by_ring(outbox, made, data, envelope, dont_wait) {
                     // Neither memory to pin the pages nor for a notification: the kernel copies.

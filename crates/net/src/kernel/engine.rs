@@ -99,7 +99,7 @@ impl Kernel {
         });
         let (mut all, mut threads) = (Vec::new(), Vec::new());
         for _ in 0..shards {
-            match Submitter::start(&shared, shards) {
+            match Submitter::start(&shared) {
                 Ok((submitter, thread)) => {
                     all.push(submitter);
                     threads.push(thread);

@@ -6,6 +6,7 @@ use super::engine::Kernel;
 use super::listening::Listening;
 use super::options;
 use super::socket::{Stream, changed, common, open, seen};
+use super::submitter::For;
 use super::wait::{Patience, explained, here};
 use crate::bell::Bell;
 use crate::carrier::tcp::{self, Endpoint};
@@ -109,7 +110,8 @@ impl tcp::Listening for Listener {
             // One that was reset meanwhile has no peer any more: it is as if it had not come (accept(2), ECONNABORTED).
             let Some(from) = addresses(&fd).remote else { continue };
             let options = self.options.lock().clone();
-            let stream = Stream::new(listening.submitters.next(), fd, Phase::Open, self.ipv6, options);
+            let stream =
+                Stream::new(listening.submitters.next(For::Accepted), fd, Phase::Open, self.ipv6, options);
             stream.begin();
             return Ok((Arc::new(stream), from));
         }

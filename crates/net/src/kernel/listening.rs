@@ -1,7 +1,7 @@
 //! A listener: connections that the ring has accepted, and nobody has taken yet.
 
 use super::engine::Shared;
-use super::submitter::{Attended, Submitter, Submitters, Turn, Wanting};
+use super::submitter::{Attended, For, Submitter, Submitters, Turn, Wanting};
 use super::wait::Waiters;
 use crate::bell::Bell;
 use crate::carrier::Common;
@@ -48,7 +48,7 @@ impl Listening {
         fd: OwnedFd,
         (common, row): (Common, Arc<Row>),
     ) -> Arc<Listening> {
-        let submitter = submitters.next();
+        let submitter = submitters.next(For::Other);
         Arc::new_cyclic(|own| Listening {
             token: submitter.shared.name(),
             submitter: Arc::clone(submitter),

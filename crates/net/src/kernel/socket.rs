@@ -7,7 +7,7 @@ use super::engine::{Kernel, Shared};
 use super::options;
 use super::placed::Placed;
 use super::source::Sources;
-use super::submitter::Submitter;
+use super::submitter::{For, Submitter};
 use super::wait::{Patience, explained, here};
 use crate::bell::Bell;
 use crate::carrier::tcp::{self, Endpoint, Options};
@@ -44,7 +44,7 @@ pub(crate) fn connect(
         bound.map_err(|errno| explained(Op::Bind, errno).about("address"))?;
     }
     let phase = Phase::Connect(address);
-    let socket = Stream::new(kernel.submitters().next(), fd, phase, address.is_ipv6(), settings);
+    let socket = Stream::new(kernel.submitters().next(For::Made), fd, phase, address.is_ipv6(), settings);
     socket.connection.poke();
     Ok(Arc::new(socket))
 }
@@ -283,17 +283,21 @@ impl tcp::Connection for Stream {
             || bytes.len(),
             |state| {
                 let room = usize::try_from(state.room()).unwrap_or(usize::MAX);
-                let most = room.min(connection.submitter().most);
-                let piece = &bytes[at..][..most.min(bytes.len() - at)];
-                let pool = connection.submitter().pool.reservoir(piece.len() / PAGE + 1);
-                match state.send.write(&Writer::new(&pool).hint(hint), piece) {
-                    Ok(()) => {
-                        connection.common.copied_in(piece.len(), hint);
-                        at += piece.len();
-                        Ok(piece.len())
+                let mut most = room.min(bytes.len() - at);
+                loop {
+                    let piece = &bytes[at..][..most];
+                    let pool = connection.submitter().pool.reservoir(piece.len() / PAGE + 1);
+                    match state.send.write(&Writer::new(&pool).hint(hint), piece) {
+                        Ok(()) => {
+                            connection.common.copied_in(piece.len(), hint);
+                            at += piece.len();
+                            return Ok(piece.len());
+                        }
+                        // What there are pages for goes.
+                        Err(ChainError::NoPage(_)) if most > PAGE => most /= 2,
+                        Err(ChainError::NoPage(_)) => return Err(Errno::NOBUFS),
+                        Err(_) => return Err(Errno::INVAL),
                     }
-                    Err(ChainError::NoPage(_)) => Err(Errno::NOBUFS),
-                    Err(_) => Err(Errno::INVAL),
                 }
             },
         )

@@ -60,30 +60,44 @@ pub(super) struct Submitter {
     pub shared: Arc<Shared>,
     /// Where what is sent lies.
     pub pool: CommonPool,
-    /// Bytes that one copy into it takes, at most.
-    pub most: usize,
     counters: Shown,
+    /// The thread has ended: no socket is given to it any more.
+    gone: AtomicU32,
 }
 
 /// All shards of a stack.
 pub(super) struct Submitters {
     all: Box<[Arc<Submitter>]>,
-    turn: AtomicUsize,
+    /// Whose turn it is, for each of [`For`].
+    turns: [AtomicUsize; 3],
+}
+
+/// What a shard is asked for. Each has turns of its own: a proxy that accepts and connects by turns would have all of one kind on every other shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum For {
+    /// A connection that the program makes.
+    Made,
+    /// One that a listener accepts.
+    Accepted,
+    /// A listener, or the sends of a socket of UDP.
+    Other,
 }
 
 impl Submitters {
     pub fn new(all: Vec<Arc<Submitter>>) -> Submitters {
-        Submitters { all: all.into(), turn: AtomicUsize::new(0) }
+        Submitters { all: all.into(), turns: [0, 1, 2].map(AtomicUsize::new) }
     }
 
     pub fn all(&self) -> &[Arc<Submitter>] {
         &self.all
     }
 
-    /// Whose the next socket is: one after the other.
-    pub fn next(&self) -> &Arc<Submitter> {
+    /// Whose the next socket is: one after the other, of those whose threads have not ended.
+    pub fn next(&self, what: For) -> &Arc<Submitter> {
         // Relaxed: nothing else is read because of it.
-        &self.all[self.turn.fetch_add(1, Relaxed) % self.all.len()]
+        let turn = self.turns[what as usize].fetch_add(1, Relaxed) % self.all.len();
+        let (behind, first) = self.all.split_at(turn);
+        first.iter().chain(behind).find(|one| !one.is_gone()).unwrap_or(&self.all[turn])
     }
 }
 
@@ -129,18 +143,12 @@ impl AsFd for Wake {
     }
 }
 
-/// What each of so many shards gets of what all of them may have together.
-fn share(all: u32, shards: u32) -> u32 {
-    all.div_ceil(shards).max(1)
-}
-
 impl Submitter {
-    /// One of so many, and its thread. Both have what it takes when this returns.
-    pub fn start(shared: &Arc<Shared>, shards: u32) -> Result<(Arc<Submitter>, JoinHandle<()>), Failed> {
+    /// One, and its thread. Both have what it takes when this returns.
+    pub fn start(shared: &Arc<Shared>) -> Result<(Arc<Submitter>, JoinHandle<()>), Failed> {
         let Config { send_pages, receive_pages, .. } = shared.config;
-        let (send_pages, receive_pages) = (share(send_pages, shards), share(receive_pages, shards));
+        let (send_pages, receive_pages) = (send_pages.max(1), receive_pages.max(1));
         let pool = PagePool::new(PoolConfig::new().limit(send_pages), Heap::new()).map_err(Failed::Pages)?;
-        let most = (send_pages as usize).saturating_mul(pool.page_len() as usize);
         let pool = CommonPool::new(pool);
         let wake = Arc::new(Wake(EventFd::new().map_err(Failed::System)?));
         let submitter = Arc::new(Submitter {
@@ -148,8 +156,8 @@ impl Submitter {
             wake: Arc::clone(&wake),
             shared: Arc::clone(shared),
             pool: pool.clone(),
-            most,
             counters: Shown::default(),
+            gone: AtomicU32::new(0),
         });
         // The ring belongs to the thread that makes it.
         let (tell, told) = sync_channel(1);
@@ -181,7 +189,9 @@ impl Submitter {
 
     /// Has the thread look at `socket`.
     pub fn attend(&self, socket: Arc<dyn Attended>) {
-        if !socket.wants() {
+        let asked = !socket.wants();
+        // (Who has asked and is not heard, since the thread has ended meanwhile, comes again.)
+        if asked && !self.is_gone() {
             return;
         }
         let mut inbox = self.inbox.lock();
@@ -189,12 +199,21 @@ impl Submitter {
             drop(inbox);
             return socket.abort();
         }
+        if asked {
+            return;
+        }
         inbox.wanting.push(socket);
         let asleep = std::mem::take(&mut inbox.asleep);
         drop(inbox);
         if asleep {
             self.wake.0.ring();
         }
+    }
+
+    /// Whether the thread has ended.
+    fn is_gone(&self) -> bool {
+        // Relaxed: a word for what the inbox says under its lock.
+        self.gone.load(Relaxed) != 0
     }
 
     /// Nobody has a handle any more: the thread ends when what was sent has left, or gives it up then.
@@ -225,8 +244,11 @@ impl Submitter {
                 (std::mem::take(&mut inbox.wanting), inbox.stop)
             };
             let idle = wanting.is_empty();
+            // All of them first: should a look panic, each is told.
+            for socket in &wanting {
+                sockets.entry(socket.token()).or_insert_with(|| Arc::clone(socket));
+            }
             for socket in wanting {
-                sockets.entry(socket.token()).or_insert_with(|| Arc::clone(&socket));
                 self.look(socket, &mut ring, sockets, &mut starving);
             }
             if !starving.is_empty() && ring.has_pages() {
@@ -331,6 +353,8 @@ impl Drop for Running<'_> {
         let wanting = {
             let mut inbox = self.submitter.inbox.lock();
             inbox.gone = true;
+            // Relaxed: who does not see it yet finds the inbox's word for it.
+            self.submitter.gone.store(1, Relaxed);
             std::mem::take(&mut inbox.wanting)
         };
         self.sockets.values().chain(&wanting).for_each(|socket| socket.abort());

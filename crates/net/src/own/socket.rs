@@ -64,7 +64,7 @@ pub(crate) struct Socket<P: Protocol> {
 }
 
 /// An idle socket has one, in an `Arc`: with all else of it, 1 KiB at most (`tests/idle.rs`).
-const _: () = assert!(size_of::<Socket<super::tcp::Tcp>>() <= 104);
+const _: () = assert!(size_of::<Socket<super::tcp::Tcp>>() <= 112);
 
 #[derive(Default)]
 pub(super) struct Rare {

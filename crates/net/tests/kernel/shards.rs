@@ -47,7 +47,6 @@ fn connections_are_the_shards_in_turn_and_each_ring_works_for_its_own() {
         let listener = Listener::bind(&stack, anywhere()).unwrap();
         let to = listener.local_addr().unwrap();
         let data = &pattern(300_000);
-        // One more than a round, so that the two ends of a connection are not always the same two shards'.
         let pairs: Vec<_> = (0..4 * shards + 1)
             .map(|_| {
                 let client = Stream::connect(&stack, to).unwrap();
@@ -91,14 +90,14 @@ fn connections_are_the_shards_in_turn_and_each_ring_works_for_its_own() {
 }
 
 #[test]
-fn a_stack_has_up_to_64_shards_and_shares_out_what_it_may_take() {
+fn a_stack_has_up_to_64_shards_and_each_has_its_pages() {
     let builder = || Stack::builder().transport(Transport::Kernel);
     for shards in [0, 65, u32::MAX] {
         let error = builder().shards(shards).build().unwrap_err();
         assert!(matches!(error, BuildError::Shards(_)), "{error}");
         assert!(error.to_string().contains("1 to 64"), "{error}");
     }
-    // Pages for one shard are shared by many, a page each at least; a send goes in pieces that its shard has pages for.
+    // A send goes in pieces that its shard has pages for.
     let few = builder().shards(64).kernel(|config| (config.send_pages, config.receive_pages) = (2, 3));
     let stack = match few.build() {
         Ok(stack) => stack,
@@ -122,6 +121,28 @@ fn a_stack_has_up_to_64_shards_and_shares_out_what_it_may_take() {
     let (client, server) = pair(&many);
     client.send(b"hello").unwrap();
     assert_eq!(server.recv(&mut [0; 9]).unwrap(), 5);
+}
+
+#[test]
+fn a_send_goes_in_pieces_that_there_are_pages_for_while_others_have_some() {
+    let few = Stack::builder().transport(Transport::Kernel).kernel(|config| config.send_pages = 8);
+    let stack = match few.build() {
+        Ok(stack) => stack,
+        Err(error @ BuildError::Uring(_)) => return eprintln!("skipped: {error}"),
+        Err(error) => panic!("{error}"),
+    };
+    let ((holds, _peer), (client, server)) = (pair(&stack), pair(&stack));
+    let slot = holds.reserve(3 * 4096).unwrap();
+    let data = &pattern(200_000);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            assert_eq!(client.send(data).unwrap(), data.len());
+        });
+        let mut back = Vec::new();
+        (&server).read_to_end(&mut back).unwrap();
+        assert!(back == *data);
+    });
+    drop(slot);
 }
 
 #[test]

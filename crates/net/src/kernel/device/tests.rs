@@ -4,6 +4,7 @@
 use super::*;
 use crate::devmem::Binding;
 use crate::kernel::connection::Phase;
+use crate::kernel::submitter::For;
 use crate::{Stack, Transport};
 use onecopy_inet::tcp::Settings;
 use onecopy_link::Registered;
@@ -35,7 +36,8 @@ fn connection() -> Option<(Stack, Stream, TcpStream, Binding)> {
     let shared = stack.kernel().unwrap().shared();
     let fd = OwnedFd::from(listener.accept().unwrap().0);
     let settings = crate::kernel::options::begin(&fd, shared.config.congestion).unwrap();
-    let stream = Stream::new(stack.kernel().unwrap().submitters().next(), fd, Phase::Open, false, settings);
+    let stream =
+        Stream::new(stack.kernel().unwrap().submitters().next(For::Made), fd, Phase::Open, false, settings);
     stream.begin();
     Some((stack, stream, peer, binding))
 }
@@ -178,7 +180,7 @@ fn of_a_connection_that_is_over_no_more_is_fetched_than_there_was() {
         net::send(&far, &[byte; 100], net::SendFlags::empty()).unwrap();
     }
     let over = Stream::new(
-        stack.kernel().unwrap().submitters().next(),
+        stack.kernel().unwrap().submitters().next(For::Made),
         near,
         Phase::Open,
         false,

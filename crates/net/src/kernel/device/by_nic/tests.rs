@@ -7,6 +7,7 @@ use crate::carrier::{RefillRing, TokenRange};
 use crate::kernel::connection::Phase;
 use crate::kernel::nic::BUFFER;
 use crate::kernel::placed::tests::{DMABUF, Script, frag};
+use crate::kernel::submitter::For;
 use crate::{RecvFlags, Stack, Transport};
 use onecopy_pool::{DeviceId, DeviceMemory};
 use onecopy_sys::devmem::Piece;
@@ -40,7 +41,7 @@ impl World {
         let peer = TcpStream::connect(at).unwrap();
         let fd = OwnedFd::from(listener.accept().unwrap().0);
         let settings = crate::kernel::options::begin(&fd, None).unwrap();
-        let stream = Stream::new(kernel.submitters().next(), fd, Phase::Open, false, settings);
+        let stream = Stream::new(kernel.submitters().next(For::Made), fd, Phase::Open, false, settings);
         stream.common().settings().set_read_timeout(Some(LONG));
         stream.begin();
         Some(World { stack, stream, peer, memory, id })
@@ -54,7 +55,7 @@ impl World {
         let peer = TcpStream::connect(at).unwrap();
         let fd = OwnedFd::from(listener.accept().unwrap().0);
         let settings = crate::kernel::options::begin(&fd, None).unwrap();
-        let submitter = self.stack.kernel().unwrap().submitters().next();
+        let submitter = self.stack.kernel().unwrap().submitters().next(For::Made);
         let stream = Stream::new(submitter, fd, Phase::Open, false, settings);
         stream.begin();
         (stream, peer)

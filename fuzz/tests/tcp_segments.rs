@@ -1,4 +1,4 @@
-//! Segments that nobody would send, for a moment. `FUZZ_STEPS` says for how long (steps, 200 to a scene), `FUZZ_SEED` from where;
+//! Packets that nobody would send, of TCP, UDP, ICMP and NDP, whole and in fragments, for a moment. `FUZZ_STEPS` says for how long (steps, 200 to a scene), `FUZZ_SEED` from where;
 //! `FUZZ_STEPS=1` with the seed of a failure repeats it.
 
 use onecopy_fuzz::attempt;
@@ -26,9 +26,14 @@ fn segments_by_chance_harm_nobody_else() {
     }
     println!("from seed {first}: {strikes:?}");
     if strikes.scenes >= 50 {
-        let Strikes { changed, taken, made, .. } = strikes;
+        let Strikes { changed, taken, made, scenes, ipv6, .. } = strikes;
+        let reached = [strikes.tcp, strikes.udp, strikes.icmp, strikes.ndp, strikes.reassembled];
         assert!(
-            made > strikes.scenes && taken > changed / 10 && taken < changed,
+            made > scenes
+                && taken > changed / 10
+                && taken < changed
+                && (1..scenes).contains(&ipv6)
+                && reached.iter().all(|reached| *reached > scenes / 10),
             "not all was tried: {strikes:?}"
         );
     }

@@ -5,11 +5,14 @@
 //! reference is told of once, and not before its bytes have come; no timer runs wild; and in the end no page, socket, port or timer is
 //! left. `cargo test -p onecopy-fuzz` plays some, `cargo xtask trouble --cases 1000000` many.
 //!
-//! [`strike`] changes what a real peer sends on its way to a stack, and makes the checksums right again. What must hold: no panic, memory
-//! and sockets within their bounds, no storm of answers or timers, nothing left in the end; and a connection beside it, of somebody
-//! innocent, does not notice. `cargo xtask fuzz` strikes for long.
+//! [`strike`] changes what a real peer sends on its way to a stack, cuts it into fragments, and makes the checksums right again; and it makes up
+//! messages of ICMP, NDP and ARP. It does so over IPv4 and IPv6, with and without Ethernet. What must hold: no panic, memory, neighbours
+//! and sockets within their bounds, no storm of answers or timers, nothing left in the end; and a connection and datagrams beside it, of
+//! somebody innocent, do not notice. `cargo xtask fuzz` strikes for long.
 
+mod change;
 mod ends;
+mod hosts;
 mod plan;
 mod segments;
 mod trouble;

@@ -1,22 +1,27 @@
-//! A stack that gets segments nobody would send: what a real peer sends is changed on its way, and its checksums are made right again.
+//! A stack that gets packets nobody would send: what a real peer sends is changed on its way, or cut, and its checksums are made right again;
+//! and messages that the peer makes by hand.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
+use super::change::{changed, cut};
+use super::hosts::{Host, Link};
 use onecopy_chain::notify::Segment;
-use onecopy_chain::{Chain, Sum, Writer};
+use onecopy_chain::{Chain, Writer};
 use onecopy_conformance::tools::Dice;
-use onecopy_inet::ip::{self, Cidr};
+use onecopy_inet::ip::Outgoing;
 use onecopy_inet::stack::slab::Id;
-use onecopy_inet::stack::{Census, Config, Stack};
+use onecopy_inet::stack::{Census, Stack};
 use onecopy_inet::tcp::{Error, Received, SendFlags, Side};
-use onecopy_inet::wire::Mac;
-use onecopy_link::{Capabilities, Medium, Packet};
+use onecopy_inet::udp::{self, Envelope};
+use onecopy_inet::wire::Protocol;
+use onecopy_link::Packet;
 use onecopy_pool::PagePool;
 
-const VICTIM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-const INNOCENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
-const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 66);
 const PORT: u16 = 80;
+/// Of the victim's sockets of UDP: one for everybody, one for the innocent, and one that nobody has.
+const ECHO: u16 = 7;
+const QUIET: u16 = 8;
+const NOBODY: u16 = 9;
 const SECOND: u64 = 1_000_000_000;
 /// Connections of the peer at once.
 const CROWD: usize = 6;
@@ -26,6 +31,10 @@ const MEMORY: [u64; 3] = [128 << 10, 192 << 10, 256 << 10];
 const EACH: u64 = 80 << 10;
 /// Packets that are kept to be sent again.
 const KEPT: usize = 64;
+/// Of the victim, to be quoted.
+const QUOTED: usize = 16;
+/// Pages of all: what connections, datagrams and fragments may keep, and what is on its way.
+const PAGES: u64 = 16 << 20 >> 12;
 
 /// What many scenes came to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,8 +43,20 @@ pub struct Strikes {
     pub scenes: u64,
     /// Packets that were changed.
     pub changed: u64,
-    /// Of these, those that TCP took for a connection's: counted in nothing that is thrown away.
+    /// Of these, those that were for somebody: counted in nothing that is thrown away.
     pub taken: u64,
+    /// Of these, those that TCP, UDP, ICMP and NDP took, and those that were put together of fragments.
+    pub tcp: u64,
+    /// See above.
+    pub udp: u64,
+    /// See above; NDP's are among them.
+    pub icmp: u64,
+    /// See above.
+    pub ndp: u64,
+    /// See above.
+    pub reassembled: u64,
+    /// Scenes over IPv6.
+    pub ipv6: u64,
     /// Connections that were made.
     pub made: u64,
     /// Bytes that went between the innocent and the victim.
@@ -44,6 +65,7 @@ pub struct Strikes {
 
 struct Scene<'a> {
     dice: Dice,
+    link: Link,
     pool: &'a PagePool,
     now: u64,
     victim: Stack,
@@ -58,6 +80,14 @@ struct Scene<'a> {
     theirs: Vec<Id>,
     ours: Vec<Id>,
     kept: Vec<Vec<u8>>,
+    /// What the victim has sent to the peer.
+    sent: Vec<Vec<u8>>,
+    /// Sockets of UDP: the peer's, the victim's for everybody, and those of the innocent and the victim for each other.
+    asks: Id,
+    echo: Id,
+    quiet: (Id, Id),
+    /// Datagrams that the innocent has sent.
+    datagrams: u64,
     strikes: Strikes,
     /// Segments without data that the victim has sent to the peer.
     answers: u64,
@@ -78,18 +108,6 @@ pub fn strike(seed: u64, steps: u64, pool: &PagePool, strikes: &mut Strikes) -> 
     scene.finish(strikes)
 }
 
-fn stack(address: Ipv4Addr, number: u8, small: bool) -> Result<Stack, String> {
-    let cidr = Cidr::new(address, 24).ok_or("no address")?;
-    let seed = [number; 16];
-    let link = Capabilities::none(Medium::Ip, 1500);
-    let mut config = Config::new(ip::Config::new(link, Mac::default(), &[cidr], seed), seed);
-    if small {
-        config.tcp.memory = MEMORY;
-        config.tcp.max_orphans = CROWD as u32;
-    }
-    Stack::new(config).map_err(|e| format!("{e:?}"))
-}
-
 fn stream(at: u64, len: u64) -> Vec<u8> {
     (at..at + len).map(|at| (at % 251) as u8).collect()
 }
@@ -97,19 +115,39 @@ fn stream(at: u64, len: u64) -> Vec<u8> {
 impl<'a> Scene<'a> {
     fn new(seed: u64, pool: &'a PagePool) -> Result<Scene<'a>, String> {
         let mut dice = Dice(seed);
-        let (mut victim, peer) = (stack(VICTIM, 2, true)?, stack(PEER, 66, false)?);
-        let mut innocent = stack(INNOCENT, 3, false)?;
-        let at = SocketAddr::new(VICTIM.into(), PORT);
+        let link = Link::of(&mut dice);
+        let mut victim = link.stack(Host::Victim, |config| {
+            config.tcp.memory = MEMORY;
+            config.tcp.max_orphans = CROWD as u32;
+        })?;
+        let mut peer = link.stack(Host::Peer, |_| ())?;
+        let mut innocent = link.stack(Host::Innocent, |_| ())?;
+        let at = |host, port| SocketAddr::new(link.address(host), port);
         // First numbers go up every 4 microseconds: some pass 2^32 while they are used.
         let now = SECOND + (dice.roll() >> 14);
         let listener = victim.tcp_open().map_err(|e| e.to_string())?;
-        victim.tcp_bind(listener, at, false).map_err(|e| e.to_string())?;
+        victim.tcp_bind(listener, at(Host::Victim, PORT), false).map_err(|e| e.to_string())?;
         victim.tcp_listen(listener, 8).map_err(|e| e.to_string())?;
         let good = innocent.tcp_open().map_err(|e| e.to_string())?;
-        let _ = innocent.tcp_connect(now, good, at);
+        let _ = innocent.tcp_connect(now, good, at(Host::Victim, PORT));
+        let open = |stack: &mut Stack, host, port| {
+            let id = stack.udp_open()?;
+            stack.udp_bind(id, at(host, port), false)?;
+            Ok::<_, udp::Error>(id)
+        };
+        let sockets = |victim: &mut Stack, innocent: &mut Stack| {
+            let (ours, theirs) = (open(victim, Host::Victim, QUIET)?, open(innocent, Host::Innocent, QUIET)?);
+            victim.udp_connect(ours, at(Host::Innocent, QUIET))?;
+            innocent.udp_connect(theirs, at(Host::Victim, QUIET))?;
+            Ok::<_, udp::Error>((open(victim, Host::Victim, ECHO)?, (theirs, ours)))
+        };
+        let (echo, quiet) = sockets(&mut victim, &mut innocent).map_err(|e| e.to_string())?;
+        let asks = open(&mut peer, Host::Peer, 5000).map_err(|e| e.to_string())?;
         let harsh = 1 + dice.roll() % 7;
+        let ipv6 = u64::from(link.address(Host::Victim).is_ipv6());
         let mut scene = Scene {
             dice,
+            link,
             pool,
             now,
             victim,
@@ -122,7 +160,12 @@ impl<'a> Scene<'a> {
             theirs: Vec::new(),
             ours: Vec::new(),
             kept: Vec::new(),
-            strikes: Strikes { scenes: 1, ..Strikes::default() },
+            sent: Vec::new(),
+            asks,
+            echo,
+            quiet,
+            datagrams: 0,
+            strikes: Strikes { scenes: 1, ipv6, ..Strikes::default() },
             answers: 0,
             harsh,
         };
@@ -145,16 +188,19 @@ impl<'a> Scene<'a> {
         let side = [Side::Read, Side::Write, Side::Both][self.below(3) as usize];
         let (their, our) = (self.some(&theirs), self.some(&ours));
         let writer = Writer::new(self.pool);
-        match (self.below(24), their, our) {
+        let at = |host, port| SocketAddr::new(self.link.address(host), port);
+        let (victim, closed, peer) =
+            (at(Host::Victim, PORT), at(Host::Peer, NOBODY), self.link.address(Host::Peer));
+        match (self.below(32), their, our) {
             (0..3, ..) if theirs.len() < CROWD => {
                 let id = self.peer.tcp_open().map_err(|e| e.to_string())?;
-                let _ = self.peer.tcp_connect(now, id, SocketAddr::new(VICTIM.into(), PORT));
+                let _ = self.peer.tcp_connect(now, id, victim);
                 self.theirs.push(id);
             }
             (3, ..) if ours.len() < CROWD => {
                 // To a port where nobody listens.
                 let id = self.victim.tcp_open().map_err(|e| e.to_string())?;
-                let _ = self.victim.tcp_connect(now, id, SocketAddr::new(PEER.into(), 7));
+                let _ = self.victim.tcp_connect(now, id, closed);
                 self.ours.push(id);
             }
             (4..10, Some(id), _) => {
@@ -176,6 +222,31 @@ impl<'a> Scene<'a> {
                 self.victim.tcp_close(now, id);
             }
             (21, Some(id), _) if self.dice.one_in(4) => self.peer.tcp_abort(now, id),
+            (22..25, ..) => {
+                // Most are longer than the link takes.
+                let port = if self.dice.one_in(8) { NOBODY } else { ECHO };
+                let to = Envelope::to(SocketAddr::new(victim.ip(), port));
+                let _ = self.peer.udp_send_bytes(now, self.asks, &vec![4; len], &writer, &to);
+            }
+            (25, ..) => {
+                let _ =
+                    self.victim.udp_send_bytes(now, self.echo, &vec![5; len], &writer, &Envelope::to(closed));
+            }
+            (26, ..) => {
+                let mut payload = Chain::new();
+                writer.append(&mut payload, &vec![6; len]).map_err(|e| e.to_string())?;
+                let payload = Packet::new(&[], payload).map_err(|e| format!("{e:?}"))?;
+                let protocol = if peer.is_ipv6() { Protocol::ICMPV6 } else { Protocol::ICMP };
+                let about = Outgoing { dont_fragment: false, ..Outgoing::new(peer, victim.ip(), protocol) };
+                let _ = self.peer.interface_mut().ping(now, &about, (1, len as u16), payload);
+            }
+            (27..29, ..) => {
+                let bytes = self.link.message(&mut self.dice, &self.sent);
+                match self.dice.one_in(2) {
+                    true => self.strike(bytes)?,
+                    false => self.give(&bytes)?,
+                }
+            }
             _ => {
                 let times = [1_000, 1_000_000, 300_000_000, 2_000_000_000];
                 let most = times[self.below(4) as usize];
@@ -184,8 +255,9 @@ impl<'a> Scene<'a> {
             }
         }
         self.pass()?;
-        while let Ok((id, peer)) = self.victim.tcp_accept(self.listener) {
-            if peer.ip() == PEER && self.ours.len() < 2 * CROWD {
+        self.echo()?;
+        while let Ok((id, from)) = self.victim.tcp_accept(self.listener) {
+            if from.ip() == peer && self.ours.len() < 2 * CROWD {
                 self.strikes.made += 1;
                 self.ours.push(id);
             } else {
@@ -202,28 +274,55 @@ impl<'a> Scene<'a> {
         self.look()
     }
 
+    /// What came for everybody's socket goes back, as far as the peer is told of it.
+    fn echo(&mut self) -> Result<(), String> {
+        let writer = Writer::new(self.pool);
+        while let Ok(received) = self.victim.udp_receive(self.echo) {
+            let bytes = received.data.payload().host().map_err(|e| e.to_string())?.to_vec();
+            let _ = self.victim.udp_send_bytes(
+                self.now,
+                self.echo,
+                &bytes,
+                &writer,
+                &Envelope::to(received.from),
+            );
+        }
+        self.victim.udp_take_error(self.echo);
+        while self.peer.udp_receive(self.asks).is_ok() {}
+        self.peer.udp_take_error(self.asks);
+        self.pass()
+    }
+
     /// Hands packets over until there are none, those of the peer changed or not.
     fn pass(&mut self) -> Result<(), String> {
         loop {
             let mut any = false;
             while let Some(packet) = self.victim.transmit() {
                 any = true;
-                let to = &packet.head()[16..20];
-                if to == INNOCENT.octets() {
-                    self.innocent.receive(self.now, packet);
+                let to = self.link.goes_to(packet.head());
+                if to != Some(Host::Innocent) {
+                    let bytes = bytes_of(packet)?;
+                    self.answers += 1;
+                    if to.is_none() {
+                        self.innocent.receive(self.now, self.packet(&bytes, bytes.len())?);
+                    }
+                    self.peer.receive(self.now, self.packet(&bytes, bytes.len())?);
+                    if self.sent.len() == QUOTED {
+                        self.sent.remove(0);
+                    }
+                    self.sent.push(bytes);
                 } else {
-                    self.answers += u64::from(packet.payload().payload().is_empty());
-                    self.peer.receive(self.now, packet);
+                    self.innocent.receive(self.now, packet);
                 }
             }
             while let Some(packet) = self.innocent.transmit() {
                 any = true;
+                // (The peer has nothing to answer where all are asked.)
                 self.victim.receive(self.now, packet);
             }
-            while let Some(mut packet) = self.peer.transmit() {
+            while let Some(packet) = self.peer.transmit() {
                 any = true;
-                packet.finish().map_err(|e| e.to_string())?;
-                let bytes = packet.to_vec().map_err(|e| e.to_string())?;
+                let bytes = bytes_of(packet)?;
                 if self.kept.len() < KEPT {
                     self.kept.push(bytes.clone());
                 } else {
@@ -231,12 +330,12 @@ impl<'a> Scene<'a> {
                     self.kept[at].clone_from(&bytes);
                 }
                 if self.below(8) < self.harsh {
-                    self.strike(bytes)?;
+                    self.strike(bytes.clone())?;
                     if self.dice.one_in(2) {
                         continue;
                     }
                 }
-                self.victim.receive(self.now, packet);
+                self.victim.receive(self.now, self.packet(&bytes, bytes.len())?);
             }
             if !any {
                 break;
@@ -248,116 +347,62 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Changes a packet, makes its checksums right, and gives it to the victim: it is answered at most twice.
-    fn strike(&mut self, bytes: Vec<u8>) -> Result<(), String> {
-        let bytes = self.changed(bytes);
-        let head = bytes.len().min(20 + self.below(80) as usize);
+    /// As it comes from a link that knows nothing, with so many bytes in its head, as far as there is room.
+    fn packet(&self, bytes: &[u8], head: usize) -> Result<Packet, String> {
+        let head = head.min(bytes.len()).min(100);
         let mut chain = Chain::new();
         Writer::new(self.pool).append(&mut chain, &bytes[head..]).map_err(|e| e.to_string())?;
-        let packet = Packet::new(&bytes[..head], Segment::new(chain)).map_err(|e| format!("{e:?}"))?;
+        Packet::new(&bytes[..head], Segment::new(chain)).map_err(|e| format!("{e:?}"))
+    }
+
+    /// Changes a packet, or cuts it, makes its checksums right, and gives it to the victim.
+    fn strike(&mut self, bytes: Vec<u8>) -> Result<(), String> {
+        let ip = self.link.header();
+        // (One that is cut may be right: then it is taken.)
+        let bytes = if self.dice.one_in(8) { bytes } else { changed(&mut self.dice, bytes, ip) };
+        if self.dice.one_in(4) {
+            let id = self.dice.roll() as u32;
+            for bytes in cut(&mut self.dice, bytes, ip, id) {
+                self.give(&bytes)?;
+            }
+            return Ok(());
+        }
+        self.give(&bytes)
+    }
+
+    /// Gives the victim a packet, which is answered by few.
+    fn give(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let head = 20 + self.below(80) as usize;
+        let packet = self.packet(bytes, head)?;
         let thrown = |stack: &Stack| {
-            let tcp = stack.tcp_stats();
+            let (tcp, udp) = (stack.tcp_stats(), stack.udp_stats());
             stack.interface().stats().dropped_in()
                 + tcp.malformed
                 + tcp.no_socket
                 + tcp.stray
                 + tcp.outside_window
+                + udp.dropped()
         };
-        let (before, answers) = (thrown(&self.victim), self.victim.tcp_stats().segments_out);
-        let retransmitted = self.victim.tcp_stats().retransmitted;
+        let (before, tcp) = (thrown(&self.victim), *self.victim.tcp_stats());
+        let ip = self.victim.interface().stats().clone();
         self.victim.receive(self.now, packet);
-        self.strikes.changed += 1;
-        self.strikes.taken += u64::from(thrown(&self.victim) == before);
-        let stats = self.victim.tcp_stats();
+        let (now, stats) = (self.victim.interface().stats(), self.victim.tcp_stats());
+        let mine = &mut self.strikes;
+        mine.changed += 1;
+        mine.taken += u64::from(thrown(&self.victim) == before);
+        mine.tcp += now.tcp - ip.tcp;
+        mine.udp += now.udp - ip.udp;
+        mine.icmp += now.icmp - ip.icmp;
+        mine.ndp += now.ndp - ip.ndp;
+        mine.reassembled += now.reassembled - ip.reassembled;
         // What it acknowledges may let much leave; what is sent again has its own limits.
-        let sent = stats.segments_out - answers - (stats.retransmitted - retransmitted);
-        match sent {
-            0..=100 => Ok(()),
-            _ => Err(format!("{sent} segments answer one packet")),
+        let segments = stats.segments_out - tcp.segments_out;
+        let fresh = segments - (stats.retransmitted - tcp.retransmitted);
+        let others = (now.sent - ip.sent).saturating_sub(segments);
+        match (fresh, others) {
+            (0..=100, 0..=2) => Ok(()),
+            _ => Err(format!("{fresh} segments and {others} other packets answer one packet")),
         }
-    }
-
-    fn changed(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
-        for _ in 0..1 + self.below(3) {
-            let ihl = (usize::from(bytes[0] & 15) * 4).clamp(20, 60);
-            if bytes.len() < ihl + 20 {
-                break;
-            }
-            let near = [0, 1, u32::MAX, 1460, 65_536, 1 << 31][self.below(6) as usize];
-            let random = self.dice.roll();
-            let near = if self.dice.one_in(4) { random as u32 } else { near };
-            let tcp = &mut bytes[ihl..];
-            match random >> 60 {
-                0 | 1 => add(&mut tcp[4..8], near),
-                2 | 3 => add(&mut tcp[8..12], near),
-                4 | 5 => tcp[13] = (random >> 8) as u8,
-                6 => tcp[13] ^= 1 << (random % 8),
-                7 => tcp[14..16].copy_from_slice(&(random as u16).to_be_bytes()),
-                8 => tcp[18..20].copy_from_slice(&(random as u16).to_be_bytes()),
-                9 | 10 => bytes = self.with_options(&bytes, ihl),
-                11 => bytes.truncate(ihl + 20 + (random as usize % (bytes.len() - ihl - 19))),
-                12 => bytes.resize((bytes.len() + random as usize % 3000).min(9000), 3),
-                13 => {
-                    let at = random as usize % bytes.len().min(100);
-                    // (Not who sent it, nor to whom.)
-                    if !(12..24).contains(&at) {
-                        bytes[at] = (random >> 16) as u8;
-                    }
-                }
-                // Fragments, the type of service, what identifies it.
-                14 => bytes[6..8].copy_from_slice(&(random as u16).to_be_bytes()),
-                _ => bytes[1] = random as u8,
-            }
-        }
-        self.make_right(bytes)
-    }
-
-    /// The same with other options: ones that are known, with any content, or none at all.
-    fn with_options(&mut self, bytes: &[u8], ihl: usize) -> Vec<u8> {
-        let old = (usize::from(bytes[ihl + 12] >> 4) * 4).clamp(20, bytes.len() - ihl);
-        let mut options = Vec::new();
-        while options.len() < 36 && !self.dice.one_in(5) {
-            let kind = [0, 1, 2, 3, 4, 5, 8, 34, 254, 28][self.below(10) as usize];
-            options.push(kind);
-            if kind > 1 {
-                let right = match kind {
-                    2 => 4,
-                    3 => 3,
-                    4 => 2,
-                    5 => 2 + 8 * self.below(5) as u8,
-                    8 => 10,
-                    _ => 2 + self.below(12) as u8,
-                };
-                let len = if self.dice.one_in(6) { self.dice.roll() as u8 } else { right };
-                options.push(len);
-                (2..len.min(40)).for_each(|_| options.push(self.dice.roll() as u8));
-            }
-        }
-        options.truncate(40);
-        options.resize(options.len().next_multiple_of(4), 0);
-        let mut changed = [&bytes[..ihl + 20], &options, &bytes[ihl + old..]].concat();
-        changed[ihl + 12] = ((20 + options.len()) as u8 / 4) << 4 | changed[ihl + 12] & 15;
-        changed
-    }
-
-    /// Lengths (mostly) and checksums as they should be.
-    fn make_right(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
-        if !self.dice.one_in(16) {
-            let len = bytes.len() as u16;
-            bytes[2..4].copy_from_slice(&len.to_be_bytes());
-        }
-        let ihl = (usize::from(bytes[0] & 15) * 4).clamp(20, bytes.len());
-        bytes[10..12].fill(0);
-        let sum = Sum::of(&bytes[..ihl]).checksum();
-        bytes[10..12].copy_from_slice(&sum.to_be_bytes());
-        if bytes.len() >= ihl + 18 {
-            bytes[ihl + 16..ihl + 18].fill(0);
-            let len = (bytes.len() - ihl) as u16;
-            let pseudo = [&bytes[12..20], &[0, 6], &len.to_be_bytes(), &bytes[ihl..]].concat();
-            let sum = Sum::of(&pseudo).checksum();
-            bytes[ihl + 16..ihl + 18].copy_from_slice(&sum.to_be_bytes());
-        }
-        bytes
     }
 
     fn run(&mut self, ns: u64) -> Result<(), String> {
@@ -406,7 +451,24 @@ impl<'a> Scene<'a> {
                 Err(error) => return Err(format!("the innocent's connection fails: {error}")),
             }
         }
+        self.datagram()?;
         self.pass()
+    }
+
+    /// The innocent sends a datagram, which comes.
+    fn datagram(&mut self) -> Result<(), String> {
+        let (bytes, writer) = (stream(self.datagrams, 300), Writer::new(self.pool));
+        let sent =
+            self.innocent.udp_send_bytes(self.now, self.quiet.0, &bytes, &writer, &Envelope::CONNECTED);
+        sent.map_err(|e| format!("the innocent's datagram {}: {e}", self.datagrams))?;
+        self.pass()?;
+        let received = self.victim.udp_receive(self.quiet.1);
+        let received = received.map_err(|e| format!("the innocent's datagram {}: {e}", self.datagrams))?;
+        if received.data.payload().host().map_err(|e| e.to_string())?.to_vec() != bytes {
+            return Err(format!("another datagram than the innocent's {}", self.datagrams));
+        }
+        self.datagrams += 1;
+        Ok(())
     }
 
     fn look(&self) -> Result<(), String> {
@@ -415,6 +477,15 @@ impl<'a> Scene<'a> {
             return Err(format!("{memory} bytes are kept"));
         }
         // Those that the program holds, half-open ones, the accept queue, and what is over or nobody's.
+        let pages = self.pool.stats();
+        let pages = pages.in_flight - pages.in_cache - pages.in_ring;
+        if pages > PAGES {
+            return Err(format!("{pages} pages are in use"));
+        }
+        let neighbours = self.victim.interface().neighbours().len();
+        if neighbours > 8 {
+            return Err(format!("{neighbours} neighbours are known"));
+        }
         if sockets > 1000 {
             return Err(format!("{sockets} sockets"));
         }
@@ -441,6 +512,10 @@ impl<'a> Scene<'a> {
             self.victim.tcp_close(now, id);
         }
         self.innocent.tcp_close(now, self.good.0);
+        self.innocent.udp_close(self.quiet.0);
+        self.victim.udp_close(self.quiet.1);
+        self.victim.udp_close(self.echo);
+        self.peer.udp_close(self.asks);
         self.kept.clear();
         self.harsh = 0;
         self.run(3000 * SECOND)?;
@@ -461,12 +536,18 @@ impl<'a> Scene<'a> {
         strikes.taken += mine.taken;
         strikes.made += mine.made;
         strikes.innocent += mine.innocent;
+        strikes.tcp += mine.tcp;
+        strikes.udp += mine.udp;
+        strikes.icmp += mine.icmp;
+        strikes.ndp += mine.ndp;
+        strikes.reassembled += mine.reassembled;
+        strikes.ipv6 += mine.ipv6;
         Ok(())
     }
 }
 
-/// Adds to a number of a header.
-fn add(field: &mut [u8], more: u32) {
-    let value = field.iter().fold(0u32, |all, byte| all << 8 | u32::from(*byte));
-    field.copy_from_slice(&value.wrapping_add(more).to_be_bytes());
+/// A packet as it is on the wire.
+fn bytes_of(mut packet: Packet) -> Result<Vec<u8>, String> {
+    packet.finish().map_err(|e| e.to_string())?;
+    packet.to_vec().map_err(|e| e.to_string())
 }

@@ -82,7 +82,7 @@ pub fn run(options: &Options) -> Result<Vec<RowResult>> {
             println!("{name:>13}  {value}");
         }
     }
-    let mut records = Vec::new();
+    let (mut records, mut verdicts) = (Vec::new(), Vec::new());
     let mut results = Vec::new();
     for &row in &chosen {
         let result = if options.json {
@@ -91,11 +91,13 @@ pub fn run(options: &Options) -> Result<Vec<RowResult>> {
             runner::run(row, &context, &options.choice, &mut show::Terminal::new())
         };
         records.extend(result.cases.iter().flat_map(|case| record::of_case(row.name, case)));
+        verdicts.extend(result.cases.iter().flat_map(|case| record::verdicts_of_case(row.name, case)));
         results.push(result);
     }
     let said = |line: String| if options.json { eprintln!("{line}") } else { println!("\n{line}") };
     if let Some(folder) = &options.record {
-        said(format!("recorded in {}", record::append(folder, &facts, &records)?.display()));
+        let path = record::append(folder, &facts, &records, &verdicts)?;
+        said(format!("recorded in {}", path.display()));
     }
     if let Some(path) = &options.report {
         let both: Vec<(&Row, &RowResult)> = chosen.iter().copied().zip(&results).collect();

@@ -1,13 +1,14 @@
-//! Records: one JSON object a line, and a CSV file for each day and machine.
+//! Records: one JSON object a line, and for each day and machine a CSV file of figures, one of verdicts, and the machine's facts.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use crate::facts::Facts;
-use crate::runner::{CaseResult, EngineResult, Figure};
+use crate::runner::{CaseResult, EngineResult, Figure, Verdict};
 
 /// One line of a record.
 #[derive(Clone, Debug, Serialize, PartialEq)]
@@ -55,6 +56,43 @@ pub fn of_case(bench: &str, result: &CaseResult) -> Vec<Record> {
     result.engines.iter().flat_map(|e| figures(e).into_iter().map(move |f| record(e, f))).collect()
 }
 
+/// What was demanded of an engine and what came of it, as the table of the run has it.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub struct Judged {
+    /// The row.
+    pub bench: String,
+    /// The case within the row.
+    pub case: String,
+    /// Of whom it is demanded.
+    pub engine: String,
+    /// In which metric.
+    pub metric: String,
+    /// `reached`, `missed`, or `none` where the figures say nothing.
+    pub verdict: &'static str,
+    /// What was reached: a ratio, a value or a distance, as the demand has it. Null without a verdict.
+    pub reached: Option<f64>,
+    /// The demand in words. (The last column, since it may have commas.)
+    pub demand: String,
+}
+
+/// The verdicts of one case.
+pub fn verdicts_of_case(bench: &str, result: &CaseResult) -> Vec<Judged> {
+    let judged = |verdict: &Verdict| Judged {
+        bench: bench.to_owned(),
+        case: result.case.clone(),
+        engine: verdict.engine.to_owned(),
+        metric: verdict.metric.to_owned(),
+        verdict: match verdict.reached {
+            Some((_, true)) => "reached",
+            Some((_, false)) => "missed",
+            None => "none",
+        },
+        reached: verdict.reached.map(|(reached, _)| reached),
+        demand: verdict.demand.clone(),
+    };
+    result.verdicts.iter().map(judged).collect()
+}
+
 /// Today, as in the names of the records.
 pub fn today() -> String {
     jiff::Zoned::now().date().to_string()
@@ -65,24 +103,63 @@ pub fn prepare(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))
 }
 
-/// Appends `records` to `<folder>/<date>-<machine>.csv`, with the machine's facts beside it, and says where.
-pub fn append(folder: &Path, facts: &Facts, records: &[Record]) -> Result<PathBuf> {
+/// Appends `records` to `<folder>/<date>-<machine>.csv`, and `verdicts` to `....verdicts.csv`, with the machine's facts beside them, and says
+/// where. The facts are those of the last run of the day, and of each run when it ended, its rows and its program.
+pub fn append(folder: &Path, facts: &Facts, records: &[Record], verdicts: &[Judged]) -> Result<PathBuf> {
     prepare(folder)?;
     let path = folder.join(format!("{}-{}.csv", today(), facts.slug));
+    lines(&path, records)?;
+    lines(&path.with_extension("verdicts.csv"), verdicts)?;
+    let beside = path.with_extension("txt");
+    let before = std::fs::read_to_string(&beside).unwrap_or_default();
+    let mut text: String = facts.lines.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
+    text.extend(before.lines().filter(|line| line.starts_with(RUN)).map(|line| format!("{line}\n")));
+    text.push_str(&run(records)?);
+    std::fs::write(beside, text)?;
+    Ok(path)
+}
+
+/// How the line of a run begins.
+const RUN: &str = "run: ";
+
+/// When a run ended, what it measured, and with which program: the figures of two programs are not to be taken for one's.
+fn run(records: &[Record]) -> Result<String> {
+    let mut rows: Vec<&str> = records.iter().map(|record| &*record.bench).collect();
+    rows.dedup();
+    let program = program(File::open("/proc/self/exe").context("opening this program")?)?;
+    let time = jiff::Zoned::now().strftime("%H:%M");
+    Ok(format!("{RUN}{time}, program {program:016x}, rows {}\n", rows.join(" ")))
+}
+
+/// What tells one program from another: FNV-1a of its file.
+fn program(file: File) -> Result<u64> {
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    let (mut file, mut block) = (BufReader::new(file), [0; 64 << 10]);
+    loop {
+        match file.read(&mut block).context("reading this program")? {
+            0 => return Ok(hash),
+            n => {
+                for byte in &block[..n] {
+                    hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+                }
+            }
+        }
+    }
+}
+
+/// Appends lines to a CSV file, which gets its heading with the first.
+fn lines<L: Serialize>(path: &Path, lines: &[L]) -> Result<()> {
     let fresh = !path.exists();
     let file = OpenOptions::new()
         .create(true)
         .append(true)
-        .open(&path)
+        .open(path)
         .with_context(|| format!("opening {}", path.display()))?;
     let mut out = csv::WriterBuilder::new().has_headers(fresh).from_writer(file);
-    for record in records {
-        out.serialize(record)?;
+    for line in lines {
+        out.serialize(line)?;
     }
-    out.flush()?;
-    let facts: String = facts.lines.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
-    std::fs::write(path.with_extension("txt"), facts)?;
-    Ok(path)
+    Ok(out.flush()?)
 }
 
 #[cfg(test)]
@@ -113,16 +190,62 @@ mod tests {
         );
     }
 
+    fn judged(verdict: Option<(f64, bool)>) -> Vec<Judged> {
+        let verdict = Verdict {
+            engine: "auto",
+            metric: "rate",
+            demand: ">= 0.95 x best of cached, nt".into(),
+            line: None,
+            reached: verdict,
+            noise: None,
+        };
+        let case = CaseResult {
+            case: "8000".into(),
+            baseline: "kernel",
+            engines: Vec::new(),
+            verdicts: vec![verdict],
+        };
+        verdicts_of_case("unix-bulk", &case)
+    }
+
     #[test]
     fn csv_appends_under_one_heading() {
         let folder = std::env::temp_dir().join(format!("onecopy-record-{}", std::process::id()));
         let facts = Facts { lines: vec![("CPU", "x".into())], slug: "test".into() };
-        append(&folder, &facts, &[record()]).unwrap();
-        let path = append(&folder, &facts, &[Record { ratio: None, ..record() }]).unwrap();
-        let text = std::fs::read_to_string(&path).unwrap();
+        let missed = judged(Some((0.75, false)));
+        append(&folder, &facts, &[record()], &[missed, judged(Some((1.0, true)))].concat()).unwrap();
+        let path = append(&folder, &facts, &[Record { ratio: None, ..record() }], &judged(None)).unwrap();
+        let read = |kind: &str| std::fs::read_to_string(path.with_extension(kind)).unwrap();
+        let (text, verdicts, facts) = (read("csv"), read("verdicts.csv"), read("txt"));
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(text.lines().count(), 3);
         assert!(text.starts_with("bench,case,engine,metric,unit,median,low,high,rounds,baseline,ratio\n"));
         assert!(text.ends_with("5,kernel,\n"));
+        assert_eq!(
+            verdicts,
+            "bench,case,engine,metric,verdict,reached,demand\n\
+             unix-bulk,8000,auto,rate,missed,0.75,\">= 0.95 x best of cached, nt\"\n\
+             unix-bulk,8000,auto,rate,reached,1.0,\">= 0.95 x best of cached, nt\"\n\
+             unix-bulk,8000,auto,rate,none,,\">= 0.95 x best of cached, nt\"\n"
+        );
+        assert_eq!(facts.lines().filter(|line| line.starts_with("CPU: x")).count(), 1, "{facts}");
+        let runs: Vec<&str> = facts.lines().filter(|line| line.starts_with(RUN)).collect();
+        assert_eq!(runs.len(), 2, "{facts}");
+        assert!(runs.iter().all(|run| run.ends_with("rows unix-bulk")), "{facts}");
+    }
+
+    #[test]
+    fn programs_are_told_apart_by_their_bytes() {
+        let folder = std::env::temp_dir().join(format!("onecopy-programs-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let of = |bytes: &[u8]| {
+            let path = folder.join("program");
+            std::fs::write(&path, bytes).unwrap();
+            program(File::open(path).unwrap()).unwrap()
+        };
+        // The values of draft-eastlake-fnv, appendix C.
+        let hashes = [of(b""), of(b"a"), of(b"foobar")];
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(hashes, [0xcbf2_9ce4_8422_2325, 0xaf63_dc4c_8601_ec8c, 0x8594_4171_f739_67e8]);
     }
 }

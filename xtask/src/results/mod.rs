@@ -1,8 +1,9 @@
 //! `cargo xtask results`: what the documents say of results, from bench/record and nothing else.
 //!
 //! Of each machine and row the newest day counts. README.md has a picture and a table of how often and how far a program that asks for
-//! nothing is better off than with the rival; bench/record/README.md has all figures. What is worse is shown like the rest, in bold; a row without a
-//! record is named as one.
+//! nothing is better off than with the rival, and how many of a row's demands were reached; bench/record/README.md has all figures, and each demand that
+//! was missed. What is worse is shown like the rest, in bold; a row without a record is named as one. Verdicts are those that the run itself has
+//! recorded: nothing is judged here.
 
 mod picture;
 mod record;
@@ -109,7 +110,7 @@ fn replaced(readme: &str, results: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use record::{COLUMNS, Taken, parse};
+    use record::{COLUMNS, Taken, VERDICTS, demanded, parse};
 
     /// A machine `m` of one day, with rows `a` and `b`.
     pub(super) fn machines() -> BTreeMap<String, Machine> {
@@ -120,8 +121,19 @@ mod tests {
              a,1M/hot,auto,time,ns,1600.0,2.9,3.3,5,libc,4.69\n\
              b,idle,auto,memory,KiB,9.6,9,10,1,kernel,\n"
         );
-        let taken = |lines| Taken { day: "2026-01-31".into(), lines };
-        let rows = parse(&record).unwrap().into_iter().map(|(row, lines)| (row, taken(lines))).collect();
+        let verdicts = format!(
+            "{VERDICTS}\n\
+             a,64/hot,auto,time,missed,4.1,<= libc + 3 ns\n\
+             a,1M/hot,auto,time,reached,4.69,>= 0.95 x libc\n\
+             a,1M/hot,auto,cpu,none,,<= 1.05*libc\n"
+        );
+        let mut demands = demanded(&verdicts).unwrap();
+        let mut taken = |row: &String, lines| {
+            let demands = demands.remove(row).unwrap_or_default();
+            Taken { day: "2026-01-31".into(), lines, demands }
+        };
+        let rows = parse(&record).unwrap();
+        let rows = rows.into_iter().map(|(row, lines)| (row.clone(), taken(&row, lines))).collect();
         let facts = BTreeMap::from([("2026-01-31".to_owned(), vec!["CPU: x".to_owned()])]);
         BTreeMap::from([("m".to_owned(), Machine { facts, rows })])
     }

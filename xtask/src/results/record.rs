@@ -1,4 +1,4 @@
-//! The files of bench/record: each is one day on one machine, with the machine's facts beside it.
+//! The files of bench/record: each is one day on one machine, with the machine's facts and the verdicts beside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,6 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// The columns of a record, as bench/src/record.rs writes them.
 pub const COLUMNS: &str = "bench,case,engine,metric,unit,median,low,high,rounds,baseline,ratio";
+
+/// The columns of the verdicts beside it. (The demand may have commas, and is quoted then.)
+pub const VERDICTS: &str = "bench,case,engine,metric,verdict,reached,demand";
 
 /// How the names of rivals begin (bench/README.md). All others are ours: `auto` is what a program gets without asking.
 const RIVALS: [&str; 18] = [
@@ -43,11 +46,25 @@ pub struct Line {
     pub ratio: Option<f64>,
 }
 
-/// A row on a machine: the day, and its lines in the order in which they were taken.
+/// What was demanded in a case, and what came of it, as the run itself has said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Demand {
+    pub case: String,
+    pub engine: String,
+    pub metric: String,
+    /// None: there was no verdict.
+    pub holds: Option<bool>,
+    pub reached: String,
+    pub words: String,
+}
+
+/// A row on a machine: the day, its lines in the order in which they were taken, and what was demanded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Taken {
     pub day: String,
     pub lines: Vec<Line>,
+    /// Empty where nothing is demanded, and in records of before 2026-11-29.
+    pub demands: Vec<Demand>,
 }
 
 /// What is known of one machine.
@@ -75,6 +92,12 @@ impl Series<'_> {
 }
 
 impl Taken {
+    /// How many demands were reached, missed, and left without a verdict.
+    pub fn tally(&self) -> [usize; 3] {
+        [Some(true), Some(false), None]
+            .map(|holds| self.demands.iter().filter(|demand| demand.holds == holds).count())
+    }
+
     /// All that was measured of ours, the row's own order but `auto` first.
     pub fn ours(&self) -> Vec<Series<'_>> {
         let ours = |line: &&Line| line.engine != line.baseline && is_ours(&line.engine);
@@ -120,7 +143,8 @@ pub fn read(folder: &Path) -> Result<BTreeMap<String, Machine>> {
     let mut files = BTreeSet::new();
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();
-        if path.extension().is_some_and(|kind| kind == "csv") {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.ends_with(".csv") && !name.ends_with(".verdicts.csv") {
             files.insert(path);
         }
     }
@@ -137,8 +161,14 @@ pub fn read(folder: &Path) -> Result<BTreeMap<String, Machine>> {
         let machine = machines.entry(machine.to_owned()).or_default();
         machine.facts.insert(day.to_owned(), facts.lines().map(str::to_owned).collect());
         let taken = parse(&text).with_context(|| path.display().to_string())?;
+        let verdicts = path.with_extension("verdicts.csv");
+        let mut demands = match fs::read_to_string(&verdicts) {
+            Ok(text) => demanded(&text).with_context(|| verdicts.display().to_string())?,
+            Err(_) => BTreeMap::new(),
+        };
         for (row, lines) in taken {
-            machine.rows.insert(row, Taken { day: day.to_owned(), lines });
+            let demands = demands.remove(&row).unwrap_or_default();
+            machine.rows.insert(row, Taken { day: day.to_owned(), lines, demands });
         }
     }
     Ok(machines)
@@ -191,6 +221,41 @@ pub fn parse(text: &str) -> Result<BTreeMap<String, Vec<Line>>> {
     Ok(rows)
 }
 
+/// What was demanded, by row. What was judged again that day replaces what was judged before.
+pub fn demanded(text: &str) -> Result<BTreeMap<String, Vec<Demand>>> {
+    let mut lines = text.lines();
+    ensure!(lines.next() == Some(VERDICTS), "the first line is not {VERDICTS}");
+    let mut rows = BTreeMap::<String, Vec<Demand>>::new();
+    for (at, text) in lines.enumerate() {
+        let fields: Vec<&str> = text.splitn(7, ',').collect();
+        let &[row, case, engine, metric, verdict, reached, words] = &fields[..] else {
+            bail!("line {}: {} fields instead of 7", at + 2, fields.len());
+        };
+        let holds = match verdict {
+            "reached" => Some(true),
+            "missed" => Some(false),
+            "none" => None,
+            other => bail!("line {}: {other:?} is no verdict", at + 2),
+        };
+        let demand = Demand {
+            case: case.into(),
+            engine: engine.into(),
+            metric: metric.into(),
+            holds,
+            reached: reached.into(),
+            words: words.trim_matches('"').into(),
+        };
+        let row = rows.entry(row.to_owned()).or_default();
+        let key =
+            |one: &Demand| (one.case.clone(), one.engine.clone(), one.metric.clone(), one.words.clone());
+        match row.iter_mut().find(|before| key(before) == key(&demand)) {
+            Some(before) => *before = demand,
+            None => row.push(demand),
+        }
+    }
+    Ok(rows)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,7 +283,8 @@ mod tests {
         let names = |all: Vec<Series<'_>>| {
             all.iter().map(|one| format!("{}, {}", one.engine, one.metric)).collect::<Vec<_>>()
         };
-        let taken = |row: &str| Taken { day: "2026-01-31".into(), lines: rows[row].clone() };
+        let taken =
+            |row: &str| Taken { day: "2026-01-31".into(), lines: rows[row].clone(), demands: Vec::new() };
         assert_eq!(names(taken("a").main()), ["auto, rate", "auto, cpu"]);
         assert_eq!(names(taken("a").ours()), ["auto, rate", "auto, p99", "auto, cpu", "nt, rate"]);
         assert_eq!(names(taken("b").main()), ["copy, rate", "zc, rate"]);
@@ -230,5 +296,19 @@ mod tests {
             format!("{COLUMNS}\na,1,auto,rate,GB/s,2,2,2,5,kernel,2\na,1,auto,rate,GB/s,4,2,2,5,kernel,4\n");
         let rows = parse(&record).unwrap();
         assert_eq!(rows["a"].iter().map(|line| line.median).collect::<Vec<_>>(), [4.0]);
+    }
+
+    #[test]
+    fn what_was_judged_again_replaces_what_was_judged_before_and_no_other_verdict_is_believed() {
+        let text = format!(
+            "{VERDICTS}\na,1,auto,rate,missed,0.9,\">= 1 x best of b, c\"\na,1,auto,rate,reached,2.5,>= 2 x b\n\
+             a,1,auto,rate,none,,\">= 1 x best of b, c\"\n"
+        );
+        let rows = demanded(&text).unwrap();
+        let all: Vec<_> = rows["a"].iter().map(|demand| (demand.holds, &*demand.words)).collect();
+        assert_eq!(all, [(None, ">= 1 x best of b, c"), (Some(true), ">= 2 x b")]);
+        assert!(demanded(&format!("{VERDICTS}\na,1,auto,rate,perhaps,,x\n")).is_err());
+        assert!(demanded(&format!("{VERDICTS}\na,1,auto\n")).is_err());
+        assert!(demanded("bench,case\n").is_err());
     }
 }

@@ -33,6 +33,7 @@ pub fn text(machines: &BTreeMap<String, Machine>, rows: &[String]) -> Result<Str
             writeln!(text)?;
         }
     }
+    text.push_str(&demands(machines, rows));
     for (at, machine) in machines.values().enumerate() {
         let missing: Vec<&String> = rows.iter().filter(|row| !machine.rows.contains_key(*row)).collect();
         if !missing.is_empty() {
@@ -40,6 +41,33 @@ pub fn text(machines: &BTreeMap<String, Machine>, rows: &[String]) -> Result<Str
         }
     }
     Ok(text)
+}
+
+/// How many of the demands of each row were reached, a column for each machine. Empty where no record has verdicts.
+fn demands(machines: &BTreeMap<String, Machine>, rows: &[String]) -> String {
+    let tally = |machine: &Machine, row: &str| {
+        machine.rows.get(row).map(|taken| taken.tally()).filter(|tally| tally.iter().sum::<usize>() > 0)
+    };
+    let judged = |row: &&String| machines.values().any(|machine| tally(machine, row).is_some());
+    let lines = rows.iter().filter(judged).map(|row| {
+        let cells = machines.values().map(|machine| match tally(machine, row) {
+            None => " |".to_owned(),
+            Some([reached, missed, open]) => {
+                let missed = if missed > 0 { format!("**{missed} missed**") } else { "0 missed".to_owned() };
+                let open = if open > 0 { format!(", {open} without a verdict") } else { String::new() };
+                format!(" {reached} reached, {missed}{open} |")
+            }
+        });
+        format!("| `{row}` |{}\n", cells.collect::<String>())
+    });
+    let lines: String = lines.collect();
+    if lines.is_empty() {
+        return lines;
+    }
+    let letters: String = (0..machines.len()).map(|at| format!(" {} |", letter(at))).collect();
+    let head =
+        "\nOf what a row has to reach, as its run has judged; records of before 2026-11-29 have no verdicts:";
+    format!("{head}\n\n| row |{letters}\n|---|{}\n{lines}", "---|".repeat(machines.len()))
 }
 
 /// By which letter the table knows a machine.
@@ -107,5 +135,12 @@ mod tests {
         // Nothing is compared with a rival there.
         assert!(!text.contains("| `b`"), "{text}");
         assert!(text.contains("Without a record on A: `c`."), "{text}");
+        let demands = "| row | A |\n|---|---|\n| `a` | 1 reached, **1 missed**, 1 without a verdict |\n\n";
+        assert!(text.contains(demands), "{text}");
+    }
+
+    #[test]
+    fn without_verdicts_nothing_is_said_of_them() {
+        assert_eq!(demands(&machines(), &named(&["b", "c"])), "");
     }
 }

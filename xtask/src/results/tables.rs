@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, ensure};
 
-use super::record::{Line, Machine, Series, Taken};
+use super::record::{Demand, Line, Machine, Series, Taken};
 use super::{quoted, short};
 
 const HEAD: &str = "# Results\n\nAll engines and figures of ours in the newest record of each row and machine: medians, and in brackets how many times better \
@@ -25,6 +25,7 @@ pub fn text(machines: &BTreeMap<String, Machine>, rows: &[String]) -> Result<Str
         for row in rows {
             if let Some(taken) = machine.rows.get(row) {
                 writeln!(text, "\n### `{row}`, {}", taken.day)?;
+                text.push_str(&verdicts(taken)?);
                 let tables = tables(taken)?;
                 ensure!(!tables.is_empty(), "{name}: row {row} has no engine of ours");
                 text.push_str(&tables);
@@ -39,6 +40,23 @@ pub fn text(machines: &BTreeMap<String, Machine>, rows: &[String]) -> Result<Str
     let nowhere: Vec<&String> = rows.iter().filter(nowhere).collect();
     if !nowhere.is_empty() {
         writeln!(text, "\n**Without a record on any machine: {}.**", quoted(nowhere.into_iter()))?;
+    }
+    Ok(text)
+}
+
+/// How many demands were reached, and each that was missed. Empty where the record has no verdicts.
+fn verdicts(taken: &Taken) -> Result<String> {
+    let [reached, missed, open] = taken.tally();
+    let mut text = String::new();
+    if reached + missed + open == 0 {
+        return Ok(text);
+    }
+    writeln!(text, "\nDemands: {reached} reached, {missed} missed, {open} without a verdict.")?;
+    for (at, demand) in taken.demands.iter().filter(|demand| demand.holds == Some(false)).enumerate() {
+        let before = if at == 0 { "\n" } else { "" };
+        let reached = demand.reached.parse().map_or_else(|_| demand.reached.clone(), short);
+        let Demand { case, engine, metric, words, .. } = demand;
+        writeln!(text, "{before}- **missed**: `{case}`, {engine}, {metric} {words}: {reached}")?;
     }
     Ok(text)
 }
@@ -97,6 +115,9 @@ mod tests {
     fn what_is_worse_is_bold_and_what_is_missing_is_named() {
         let text = text(&machines(), &named(&["a", "b", "c"])).unwrap();
         assert!(text.contains("- 2026-01-31: CPU: x\n\n### `a`, 2026-01-31\n"), "{text}");
+        let demands = "Demands: 1 reached, 1 missed, 1 without a verdict.\n\n- **missed**: `64/hot`, auto, time <= libc + 3 ns: 4.10\n\n|";
+        assert!(text.contains(demands), "{text}");
+        assert_eq!(text.matches("Demands:").count(), 1, "{text}");
         let table = "| time (ns), against libc | auto |\n|---|---|\n| 64/hot | 3.20 (**0.98 x**) |\n| 1M/hot | 1600 (4.69 x) |\n";
         assert!(text.contains(table), "{text}");
         assert!(

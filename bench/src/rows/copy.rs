@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use onecopy::advanced::copy::{Hint, Store, copy};
+use onecopy::advanced::copy::{Hint, Store, copy, learned};
 use onecopy::{Policy, Reader};
 
 use super::bytes;
@@ -220,10 +220,19 @@ impl Session for Copies {
             Some(Store::Cached) => "cached",
             Some(Store::NonTemporal) => "non-temporal",
         };
-        Ok(Sample {
-            seconds,
-            values: vec![("rate", self.size as f64 / each / 1e9), ("time", each * 1e9)],
-            settings: vec![("stores".to_owned(), stores.to_owned())],
-        })
+        let mut settings = vec![("stores".to_owned(), stores.to_owned())];
+        settings.extend(self.learned().map(|learned| ("learned".to_owned(), learned)));
+        let values = vec![("rate", self.size as f64 / each / 1e9), ("time", each * 1e9)];
+        Ok(Sample { seconds, values, settings })
+    }
+}
+
+impl Copies {
+    /// What copies over as much memory were found to be faster with.
+    fn learned(&self) -> Option<String> {
+        let Engine::Ours(Hint { policy: Policy::Auto, footprint, reader }) = self.engine else { return None };
+        let mut all = learned().into_iter();
+        all.find(|(of, from, _)| *of == reader && (*from..2 * from).contains(&footprint))
+            .map(|(.., learned)| learned.to_string())
     }
 }

@@ -1,4 +1,5 @@
-//! What the connections of a program learned about stores: told at its end, and saved as a profile where that is asked for.
+//! What the connections of a program learned about stores, and its threads where no ring learns: told at its end, and saved as a profile where that
+//! is asked for.
 
 use anyhow::Context;
 use onecopy::Reader;
@@ -11,11 +12,19 @@ use std::sync::{Mutex, PoisonError};
 /// What one connection learned: who reads, and the ring's size in bytes.
 pub type Lesson = (Reader, usize, Learned);
 
-/// What all of them did.
+/// What all of them did, by reader and size.
 #[derive(Debug, Default)]
-pub struct Lessons(Mutex<BTreeMap<(&'static str, usize), Known>>);
+pub struct Lessons(Mutex<BTreeMap<(&'static str, usize, Where), Known>>);
 
-/// About one reader and size of ring.
+/// What a size is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Where {
+    Ring,
+    /// What the copies of threads cycle through, into no ring.
+    Footprint,
+}
+
+/// About one reader and size.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     reader: Reader,
@@ -25,10 +34,19 @@ struct Known {
 
 impl Lessons {
     /// Adds what a connection learned. What was measured last counts; what is planned is no measurement.
-    pub fn add(&self, (reader, ring, learned): Lesson) {
+    pub fn add(&self, lesson: Lesson) {
+        self.note(Where::Ring, lesson);
+    }
+
+    /// Adds what threads learned: who reads, and what they cycle through in bytes.
+    pub fn add_threads(&self, lessons: impl IntoIterator<Item = Lesson>) {
+        lessons.into_iter().for_each(|lesson| self.note(Where::Footprint, lesson));
+    }
+
+    fn note(&self, of: Where, (reader, size, learned): Lesson) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known =
-            all.entry((reader_name(reader), ring)).or_insert(Known { reader, learned, connections: 0 });
+            all.entry((reader_name(reader), size, of)).or_insert(Known { reader, learned, connections: 0 });
         known.connections += 1;
         if learned.reason != Reason::Plan || known.learned.reason == Reason::Plan {
             known.learned = learned;
@@ -38,13 +56,19 @@ impl Lessons {
     /// All of it in words. None: nothing was to be learned.
     pub fn text(&self) -> Option<String> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let part = |(&(reader, ring), known): (&(&str, usize), &Known)| {
-            let Known { learned, connections, .. } = known;
-            let plural = if *connections == 1 { "" } else { "s" };
-            format!(
-                "{learned} (reader {reader}, ring of {} KiB, {connections} connection{plural})",
-                ring >> 10
-            )
+        let part = |(&(reader, size, of), known): (&(&str, usize, Where), &Known)| {
+            let (Known { learned, connections, .. }, size) = (known, size >> 10);
+            match of {
+                Where::Ring => {
+                    let plural = if *connections == 1 { "" } else { "s" };
+                    format!(
+                        "{learned} (reader {reader}, ring of {size} KiB, {connections} connection{plural})"
+                    )
+                }
+                Where::Footprint => {
+                    format!("{learned} (reader {reader}, copies over {size} KiB and more)")
+                }
+            }
         };
         let parts: Vec<String> = all.iter().map(part).collect();
         (!parts.is_empty()).then(|| format!("stores: {}", parts.join("; ")))
@@ -70,8 +94,8 @@ impl Lessons {
         }
         let path = path()?;
         let mut profile = Profile::current();
-        for ((_, ring), known) in &measured {
-            profile.learn(known.reader, *ring, known.learned.store);
+        for ((_, size, _), known) in &measured {
+            profile.learn(known.reader, *size, known.learned.store);
         }
         profile.save(&path)?;
         let what = if measured.len() == 1 { "one thing" } else { "things" };
@@ -131,5 +155,24 @@ mod tests {
         saved(&lessons);
         assert_eq!(Profile::load(&path).unwrap().crossovers, begins_with(Store::Cached));
         assert_ne!(begins_with(Store::Cached), begins_with(Store::NonTemporal));
+    }
+
+    #[test]
+    fn what_threads_learned_is_told_and_saved_like_that_of_rings() {
+        let lessons = Lessons::default();
+        let learned = Learned { store: Store::NonTemporal, reason: Reason::Faster, percent: Some(190) };
+        let footprint = 128 << 20;
+        lessons.add_threads([(Reader::NoCpu, footprint, learned)]);
+        assert_eq!(
+            lessons.text().unwrap(),
+            "stores: nt as measured at 190 % of cached (reader no-cpu, copies over 131072 KiB and more)"
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tune.toml");
+        lessons.save_in(|| Ok(path.clone())).unwrap();
+        let mut profile = Profile::current();
+        assert_ne!(Profile::load(&path).unwrap().crossovers, profile.crossovers, "something was saved");
+        profile.learn(Reader::NoCpu, footprint, Store::NonTemporal);
+        assert_eq!(Profile::load(&path).unwrap().crossovers, profile.crossovers);
     }
 }

@@ -7,9 +7,10 @@
 #![allow(clippy::disallowed_types)]
 
 use crate::arch::{self, CopyFn, FillFn, Kernel};
+use crate::caller;
 use crate::plan::Thresholds;
 use crate::profile::{self, Kernels, Profile};
-use crate::{Policy, STREAM_MIN, Store};
+use crate::{Hint, LEARN_MIN, Policy, STREAM_MIN, Store};
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -148,7 +149,7 @@ pub(crate) struct Engine {
     pub(crate) thresholds: Thresholds,
     /// Whether the thresholds come from figures of this machine.
     pub(crate) measured: bool,
-    /// The smallest ring, in bytes, with which [`Learner`](crate::Learner) learns; [`usize::MAX`]: none.
+    /// The smallest footprint, in bytes, with which [`Learner`](crate::Learner) learns; [`usize::MAX`]: none.
     pub(crate) learns_from: usize,
     status: Status,
 }
@@ -169,6 +170,19 @@ pub struct Status {
     /// What was asked for and could not be had (a kernel this CPU lacks, a profile of another machine), each
     /// with what to do about it. Empty is the normal case.
     pub notes: Vec<String>,
+}
+
+impl Engine {
+    /// Which stores a copy gets: by what its thread has found out, where there is anything to find out, else as planned.
+    #[inline(always)]
+    pub(crate) fn stores(&self, len: usize, hint: Hint) -> Store {
+        let planned = self.plan(len, hint);
+        let footprint = hint.footprint.max(len);
+        if footprint >= self.learns_from && len >= LEARN_MIN && hint.policy == Policy::Auto {
+            return caller::store(len, footprint, hint.reader, planned, self.measured);
+        }
+        planned
+    }
 }
 
 /// The engine in force; null until the first copy that needs it. Replaced engines are leaked, because
@@ -280,6 +294,7 @@ fn make_with(
         }
     };
     let no_plan = if stream.streams() { long_from.min(thresholds.least()) } else { long_from };
+    let no_plan = if learns_from == usize::MAX { no_plan } else { no_plan.min(LEARN_MIN) };
     Engine {
         copy_cached: cached.copy_cached,
         fill_cached: cached.fill_cached,

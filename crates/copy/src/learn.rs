@@ -36,6 +36,10 @@ pub struct Learner {
     chosen: Store,
     reason: Reason,
     comparison: Comparison,
+    /// How many more times a first comparison has to decide alike before it counts.
+    doubts: u32,
+    /// It is about a thread, and no reader is seen.
+    by_time: bool,
     /// The position, in bytes sent, at which the next look is due.
     due: u64,
     /// What the look before found.
@@ -88,6 +92,8 @@ impl Learner {
             unit,
             chosen: plan,
             reason: Reason::Plan,
+            doubts: 0,
+            by_time: false,
             due: sent.saturating_add(comparison.first_stretch(unit)),
             comparison,
             last: Look::default(),
@@ -104,6 +110,24 @@ impl Learner {
         let engine = crate::dispatch::engine();
         let plan = engine.thresholds.auto(LEARN_MIN.max(64 << 10), capacity, reader);
         (capacity >= engine.learns_from).then(|| Learner::new(capacity, sent, plan, engine.measured))
+    }
+
+    /// Takes over what others have learned about the same: then the first comparison is in no hurry.
+    pub(crate) fn begin_with(&mut self, known: Learned) {
+        (self.chosen, self.reason) = (known.store, known.reason);
+        self.comparison.restart(true);
+        self.due = self.comparison.first_stretch(self.unit);
+    }
+
+    /// Has so many first comparisons agree before one of them decides: for a caller of whom nothing is known but how long it takes, so that
+    /// what else it does may differ from unit to unit.
+    pub(crate) fn doubt(&mut self, times: u32) {
+        (self.doubts, self.by_time) = (times, true);
+    }
+
+    /// Notes that since the last look it did not run for so many nanoseconds.
+    pub(crate) fn rested(&mut self, nanoseconds: u64) {
+        self.idle = self.idle.saturating_add(nanoseconds);
     }
 
     /// Returns the stores that the next bytes get.
@@ -171,16 +195,30 @@ impl Learner {
         }
         let rate = self.rate(now, head, tail);
         match self.comparison.end(passed, rate, self.chosen == Store::Cached) {
+            Some(Verdict::Faster) if self.doubts > 0 => {
+                self.doubts -= 1;
+                self.comparison.restart(false);
+            }
             Some(Verdict::Faster) => self.switch(Reason::Faster),
             Some(Verdict::Tie) => self.switch(Reason::Tie),
             Some(Verdict::Confirmed) => self.reason = Reason::Faster,
-            Some(Verdict::Stays) | None => {}
+            // (From here on it takes more than one comparison anyway.)
+            Some(Verdict::Stays) => self.doubts = 0,
+            None => {}
         }
-        self.due = head.saturating_add(self.comparison.stretch(self.unit));
+        self.due = head.saturating_add(self.stretch());
         self.last = Look { at: now, head, tail };
         self.idle = 0;
         self.left = None;
         before != self.learned()
+    }
+
+    /// How many bytes come before the next look. Where the thread is all that counts, the others get a share of its time and not of its bytes: the
+    /// pause is longer by as much as they are slower.
+    fn stretch(&mut self) -> u64 {
+        let stretch = self.comparison.stretch(self.unit);
+        let slower = self.comparison.gain().filter(|_| self.by_time && stretch > self.unit);
+        (stretch as f64 * slower.unwrap_or(1.0).max(1.0)) as u64
     }
 
     /// The goodput since the last look in bytes a nanosecond. None if the unit says nothing: the program was idle, or

@@ -3,7 +3,8 @@
 //! Three verbs, [`copy`], [`copy_vectored`] and [`fill`], each with a [`Hint`]: which stores ([`Policy`]), how much memory the
 //! destination cycles through, and who reads it next ([`Reader`]). Each answers with the [`Store`] that was really
 //! used. The kernels are detected once ([`Kernel`]), can be forced ([`force`], `ONECOPY_COPY=avx2`), and the choice
-//! between cached and non-temporal stores comes from what `onecopy tune` measured ([`Profile`]), else from a formula.
+//! between cached and non-temporal stores comes from what `onecopy tune` measured ([`Profile`]), else from a formula, until the
+//! copies themselves have shown what is faster: those into a ring to its [`Learner`], all others to their thread ([`learned()`]).
 //!
 //! **The fence is part of the contract.** Non-temporal stores are weakly ordered: without a fence the data may become
 //! visible after the flag that announces it. Every non-temporal copy here fences before it returns, on the same thread,
@@ -11,6 +12,7 @@
 
 mod arch;
 pub mod calibrate;
+mod caller;
 pub mod compare;
 mod dispatch;
 mod learn;
@@ -20,6 +22,7 @@ mod policy;
 pub mod profile;
 
 pub use arch::Kernel;
+pub use caller::learned;
 pub use dispatch::{FORCE_VARIABLE, KernelError, Status, force, install, status};
 pub use learn::{LEARN_MIN, Learned, Learner, Reason};
 pub use look::{Block, Blocks, equal, find};
@@ -66,7 +69,7 @@ pub unsafe fn copy_raw(dst: *mut u8, src: *const u8, len: usize, hint: Hint) -> 
 ///
 /// As [`copy_raw`].
 unsafe fn copy_long(engine: &Engine, dst: *mut u8, src: *const u8, len: usize, hint: Hint) -> Store {
-    let store = engine.plan(len, hint);
+    let store = engine.stores(len, hint);
     // SAFETY: the caller's promise is that of every kernel; the engine holds only kernels that this CPU can run.
     unsafe {
         match store {
@@ -112,7 +115,12 @@ pub fn copy_out(dst: &mut [u8], src: Span<'_>, hint: Hint) -> Store {
 /// The plan is made once for the whole, but pieces of [`STREAM_MIN`] bytes or fewer stay cached.
 pub fn copy_vectored<S: Deref<Target = [u8]>>(dst: &mut [u8], sources: &[S], hint: Hint) -> (usize, Store) {
     let total = sources.iter().fold(0usize, |sum, source| sum.saturating_add(source.len())).min(dst.len());
-    let policy = match plan(total, hint) {
+    let store = if total <= STREAM_MIN {
+        Store::Cached
+    } else {
+        dispatch::engine().stores(total, hint)
+    };
+    let policy = match store {
         Store::Cached => Policy::Cached,
         Store::NonTemporal => Policy::NonTemporal,
     };
@@ -142,7 +150,7 @@ pub unsafe fn fill_raw(dst: *mut u8, value: u8, len: usize, hint: Hint) -> Store
         return Store::Cached;
     }
     let engine = dispatch::engine();
-    let store = engine.plan(len, hint);
+    let store = engine.stores(len, hint);
     // SAFETY: the caller's promise is that of every kernel; the engine holds only kernels that this CPU can run.
     unsafe {
         match store {

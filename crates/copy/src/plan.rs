@@ -129,8 +129,8 @@ impl Thresholds {
 /// 240 ns on Sapphire Rapids however few they are: at 2 KiB that eats the gain, at 4 KiB no more.
 const FORMULA_MIN_LEN: u32 = 4096;
 
-/// Says which stores a copy of `len` bytes will get. [`Store::NonTemporal`] also needs a kernel that has such
-/// stores, and a copy longer than [`STREAM_MIN`].
+/// Says which stores a copy of `len` bytes will get where nothing was [learned](crate::learned()). [`Store::NonTemporal`] also needs
+/// a kernel that has such stores, and a copy longer than [`STREAM_MIN`].
 #[inline]
 pub fn plan(len: usize, hint: Hint) -> Store {
     if len <= STREAM_MIN {

@@ -277,7 +277,7 @@ pub mod advanced {
         pub use onecopy_copy::{
             Caches, FORCE_VARIABLE, Hint, Kernel, KernelError, Learned, Profile, ProfileError, Reason,
             STREAM_MIN, Status, Store, calibrate, compare, copy, copy_raw, copy_vectored, fill, fill_raw,
-            force, install, plan, profile, status,
+            force, install, learned, plan, profile, status,
         };
     }
     pub use onecopy_chain::notify;

@@ -284,6 +284,7 @@ fn tell(plan: &Plan, job: &dyn Job, cut: Option<String>) {
     if plan.args.save_profile {
         let lessons = Lessons::default();
         report.learned.into_iter().for_each(|lesson| lessons.add(lesson));
+        lessons.add_threads(onecopy::advanced::copy::learned());
         match lessons.save() {
             Ok(saved) => tell!("onecopy nc: {saved}"),
             Err(error) => tell!("onecopy nc: {error:#}"),

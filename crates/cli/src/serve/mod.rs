@@ -310,6 +310,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (why, _bell) = result?;
     let why = why.map_or_else(|| "a successor took over".to_owned(), |stop| stop.to_string());
     info!(target: "onecopy serve", "{why}; {}", daemon.totals.sum());
+    daemon.lessons.add_threads(onecopy::advanced::copy::learned());
     if let Some(learned) = daemon.lessons.text() {
         info!(target: "onecopy serve", "{learned}");
     }

@@ -1,7 +1,7 @@
 //! Which stores a sending side takes: what was asked for, or what its [`Learner`] finds out.
 
 use crate::core::Core;
-use crate::core::hint::stored;
+use crate::core::hint::{planned, stored};
 use onecopy_copy::{Hint, LEARN_MIN, Learner, Policy, Reader};
 use onecopy_ring::Producer;
 use onecopy_socket::SendFlags;
@@ -33,16 +33,16 @@ impl Learning {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Looks how far sender and reader are, if it is time. Returns how the next bytes are to be copied.
+    /// Looks how far sender and reader are, if it is time. Returns how the next `len` bytes are to be copied.
     #[inline]
-    fn hint(&mut self, core: &Core, producer: &mut Producer, hint: Hint) -> Hint {
+    fn hint(&mut self, core: &Core, producer: &mut Producer, hint: Hint, len: usize) -> Hint {
         if self.learner.wants_entry() {
             self.learner.enter(self.now());
         }
         if self.learner.is_due(producer.head()) {
             self.look(core, producer);
         }
-        if self.learner.is_planned() { hint } else { stored(hint, self.learner.store()) }
+        if self.learner.is_planned() { planned(hint, len) } else { stored(hint, self.learner.store()) }
     }
 
     #[cold]
@@ -76,14 +76,17 @@ impl Stores {
         match self {
             Stores::Planned => hint,
             Stores::Learning(learning) if learning.reader == hint.reader => {
-                learning.hint(core, producer, hint)
+                learning.hint(core, producer, hint, len)
             }
-            Stores::Unasked | Stores::Learning(_) => self.begin_to_learn(core, producer, hint),
+            Stores::Unasked | Stores::Learning(_) => {
+                self.begin_to_learn(core, producer, hint);
+                planned(hint, len)
+            }
         }
     }
 
     #[cold]
-    fn begin_to_learn(&mut self, core: &Core, producer: &Producer, hint: Hint) -> Hint {
+    fn begin_to_learn(&mut self, core: &Core, producer: &Producer, hint: Hint) {
         *self = match Learner::for_ring(hint.footprint, producer.head(), hint.reader) {
             None => Stores::Planned,
             Some(learner) => {
@@ -92,7 +95,6 @@ impl Stores {
                 Stores::Learning(Box::new(learning))
             }
         };
-        hint
     }
 
     /// Notes that a send ends: what comes until the next one is not its time.

@@ -13,18 +13,23 @@ impl Core {
     }
 
     /// Returns how a program's copy of `len` bytes into the ring is to be made, which goes past the sending side's own: by what was
-    /// learned there.
+    /// learned there, or by what its thread learns where nothing learns there.
     pub fn hint_of(&self, flags: SendFlags, footprint: usize, len: usize) -> Hint {
         let hint = self.hint(flags, footprint);
+        if len < LEARN_MIN || hint.policy != Policy::Auto {
+            return hint;
+        }
         match self.settings().learned() {
-            Some(Learned { store, reason: Reason::Faster | Reason::Tie, .. })
-                if len >= LEARN_MIN && hint.policy == Policy::Auto =>
-            {
-                stored(hint, store)
-            }
-            _ => hint,
+            Some(Learned { store, reason: Reason::Faster | Reason::Tie, .. }) => stored(hint, store),
+            Some(Learned { reason: Reason::Plan, .. }) => planned(hint, len),
+            None => hint,
         }
     }
+}
+
+/// Returns `hint` with what is planned for a copy of `len` bytes: the ring learns, and its bytes are not to teach the thread, too.
+pub fn planned(hint: Hint, len: usize) -> Hint {
+    stored(hint, onecopy_copy::plan(len, hint))
 }
 
 /// Returns `hint` with what was learned.

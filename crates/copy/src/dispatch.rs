@@ -1,4 +1,5 @@
-//! Which kernels run: found out once, kept as function pointers, called once per copy and never per line.
+//! Which kernels run, and which stores are planned: found out once, kept as function pointers and thresholds, called once per copy and never
+//! per line.
 //!
 //! The order of precedence: [`force`], then `ONECOPY_COPY` in the environment, then the profile that `onecopy tune`
 //! saved, then what CPUID suggests.
@@ -8,9 +9,10 @@
 
 use crate::arch::{self, CopyFn, FillFn, Kernel};
 use crate::caller;
+use crate::learn::Learner;
 use crate::plan::Thresholds;
 use crate::profile::{self, Kernels, Profile};
-use crate::{Hint, LEARN_MIN, Policy, STREAM_MIN, Store};
+use crate::{Hint, LEARN_MIN, Policy, Reader, STREAM_MIN, Store};
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -173,6 +175,17 @@ pub struct Status {
 }
 
 impl Engine {
+    #[inline(always)]
+    pub(crate) fn plan(&self, len: usize, hint: Hint) -> Store {
+        if !self.streams {
+            return Store::Cached;
+        }
+        match asked(hint.policy) {
+            Some(store) => store,
+            None => self.thresholds.auto(len, hint.footprint, hint.reader),
+        }
+    }
+
     /// Which stores a copy gets: by what its thread has found out, where there is anything to find out, else as planned.
     #[inline(always)]
     pub(crate) fn stores(&self, len: usize, hint: Hint) -> Store {
@@ -182,6 +195,46 @@ impl Engine {
             return caller::store(len, footprint, hint.reader, planned, self.measured);
         }
         planned
+    }
+}
+
+/// Says which stores a copy of `len` bytes will get where nothing was [learned](crate::learned()). [`Store::NonTemporal`] also needs
+/// a kernel that has such stores, and a copy longer than [`STREAM_MIN`].
+#[inline]
+pub fn plan(len: usize, hint: Hint) -> Store {
+    if len <= STREAM_MIN {
+        return Store::Cached;
+    }
+    engine().plan(len, hint)
+}
+
+impl Learner {
+    /// Begins to learn about a ring of `capacity` bytes that `reader` reads, of which `sent` bytes went through it
+    /// already. None where nothing is to be learned: a ring that fits the second level of caches gets ordinary stores, and
+    /// where [`force`](crate::force()) or `ONECOPY_COPY` names the kernel, that is what shall run.
+    pub fn for_ring(capacity: usize, sent: u64, reader: Reader) -> Option<Learner> {
+        let engine = engine();
+        let plan = engine.thresholds.auto(LEARN_MIN.max(64 << 10), capacity, reader);
+        (capacity >= engine.learns_from).then(|| Learner::new(capacity, sent, plan, engine.measured))
+    }
+}
+
+impl Profile {
+    /// What this process goes by where nothing was learned, as a profile: the one that was saved, if it is this machine's, else
+    /// what follows from the caches that the CPU reports.
+    pub fn current() -> Profile {
+        if let Ok(Some((profile, _))) = profile::in_force() {
+            return profile;
+        }
+        let names = preferred();
+        let kernels = Kernels {
+            cached: names.cached.name().to_owned(),
+            long: names.long.name().to_owned(),
+            // (TOML has no larger number.)
+            long_from: (names.long_from as u64).min(i64::MAX as u64),
+            stream: names.stream.name().to_owned(),
+        };
+        Profile::unmeasured(kernels, &Thresholds::formula(arch_caches()))
     }
 }
 

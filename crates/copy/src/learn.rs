@@ -16,7 +16,7 @@
 //! There is no clock and no memory in here: the caller says how late it is and how far sender and reader are.
 
 use crate::compare::{Comparison, Verdict};
-use crate::policy::{Reader, Store};
+use crate::policy::Store;
 use std::fmt;
 
 #[cfg(test)]
@@ -101,15 +101,6 @@ impl Learner {
             left: None,
             explored: 0,
         }
-    }
-
-    /// Begins to learn about a ring of `capacity` bytes that `reader` reads, of which `sent` bytes went through it
-    /// already. None where nothing is to be learned: a ring that fits the second level of caches gets ordinary stores, and
-    /// where [`force`](crate::force()) or `ONECOPY_COPY` names the kernel, that is what shall run.
-    pub fn for_ring(capacity: usize, sent: u64, reader: Reader) -> Option<Learner> {
-        let engine = crate::dispatch::engine();
-        let plan = engine.thresholds.auto(LEARN_MIN.max(64 << 10), capacity, reader);
-        (capacity >= engine.learns_from).then(|| Learner::new(capacity, sent, plan, engine.measured))
     }
 
     /// Takes over what others have learned about the same: then the first comparison is in no hurry.

@@ -23,10 +23,10 @@ pub mod profile;
 
 pub use arch::Kernel;
 pub use caller::learned;
-pub use dispatch::{FORCE_VARIABLE, KernelError, Status, force, install, status};
+pub use dispatch::{FORCE_VARIABLE, KernelError, Status, force, install, plan, status};
 pub use learn::{LEARN_MIN, Learned, Learner, Reason};
 pub use look::{Block, Blocks, equal, find};
-pub use plan::{Caches, STREAM_MIN, plan};
+pub use plan::{Caches, STREAM_MIN};
 pub use policy::{Hint, Policy, Reader, Store};
 pub use profile::{Profile, ProfileError};
 
@@ -115,11 +115,7 @@ pub fn copy_out(dst: &mut [u8], src: Span<'_>, hint: Hint) -> Store {
 /// The plan is made once for the whole, but pieces of [`STREAM_MIN`] bytes or fewer stay cached.
 pub fn copy_vectored<S: Deref<Target = [u8]>>(dst: &mut [u8], sources: &[S], hint: Hint) -> (usize, Store) {
     let total = sources.iter().fold(0usize, |sum, source| sum.saturating_add(source.len())).min(dst.len());
-    let store = if total <= STREAM_MIN {
-        Store::Cached
-    } else {
-        dispatch::engine().stores(total, hint)
-    };
+    let store = if total <= STREAM_MIN { Store::Cached } else { dispatch::engine().stores(total, hint) };
     let policy = match store {
         Store::Cached => Policy::Cached,
         Store::NonTemporal => Policy::NonTemporal,

@@ -19,7 +19,7 @@
 //! The cached side is `rep movsb` from 16 KiB on, which spares most reads for ownership; with AVX-512 stores it is
 //! a quarter slower in large footprints (1 MiB into 256 MiB: 9.8 GB/s).
 
-use crate::policy::{Hint, Reader, Store};
+use crate::policy::{Reader, Store};
 use std::fmt;
 
 /// Copies of this many bytes or fewer are always cached, whatever the policy says: they hold at most three whole lines,
@@ -128,30 +128,6 @@ impl Thresholds {
 /// The shortest non-temporal copy of the formula, in bytes. The fence waits until the lines have left the core, some
 /// 240 ns on Sapphire Rapids however few they are: at 2 KiB that eats the gain, at 4 KiB no more.
 const FORMULA_MIN_LEN: u32 = 4096;
-
-/// Says which stores a copy of `len` bytes will get where nothing was [learned](crate::learned()). [`Store::NonTemporal`] also needs
-/// a kernel that has such stores, and a copy longer than [`STREAM_MIN`].
-#[inline]
-pub fn plan(len: usize, hint: Hint) -> Store {
-    if len <= STREAM_MIN {
-        return Store::Cached;
-    }
-    let engine = crate::dispatch::engine();
-    engine.plan(len, hint)
-}
-
-impl crate::dispatch::Engine {
-    #[inline(always)]
-    pub(crate) fn plan(&self, len: usize, hint: Hint) -> Store {
-        if !self.streams {
-            return Store::Cached;
-        }
-        match crate::dispatch::asked(hint.policy) {
-            Some(store) => store,
-            None => self.thresholds.auto(len, hint.footprint, hint.reader),
-        }
-    }
-}
 
 /// Data cache sizes in bytes, as the CPU or the kernel reports them; 0 where not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

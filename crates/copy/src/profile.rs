@@ -266,29 +266,17 @@ impl Profile {
 }
 
 impl Profile {
-    /// What this process goes by where nothing was learned, as a profile: the one that was saved, if it is this machine's, else
-    /// what follows from the caches that the CPU reports.
-    pub fn current() -> Profile {
-        if let Ok(Some((profile, _))) = in_force() {
-            return profile;
-        }
-        let names = crate::dispatch::preferred();
+    /// Makes a profile that nobody has measured, of these kernels and thresholds.
+    pub(crate) fn unmeasured(kernels: Kernels, thresholds: &Thresholds) -> Profile {
         let mut profile = Profile {
             version: VERSION,
             machine: machine(),
             measured: 0,
-            kernels: Kernels {
-                cached: names.cached.name().to_owned(),
-                long: names.long.name().to_owned(),
-                // (TOML has no larger number.)
-                long_from: (names.long_from as u64).min(i64::MAX as u64),
-                stream: names.stream.name().to_owned(),
-            },
+            kernels,
             steps: Vec::new(),
             crossovers: Vec::new(),
         };
-        let thresholds = Thresholds::formula(crate::dispatch::arch_caches());
-        READERS.iter().for_each(|(reader, _)| profile.set(*reader, &thresholds));
+        READERS.iter().for_each(|(reader, _)| profile.set(*reader, thresholds));
         profile
     }
 
@@ -426,11 +414,9 @@ mod tests {
         let text = toml::to_string_pretty(&profile).unwrap();
         assert_eq!(Profile::parse(&text, Path::new("x")).unwrap(), profile);
         assert!(profile.measured > 0);
-        // (Who runs this may have tuned the machine.)
-        if matches!(in_force(), Ok(None)) {
-            let formula = Thresholds::formula(crate::dispatch::arch_caches());
-            assert_eq!(Profile::current().thresholds(), formula);
-        }
+        let caches = plan::Caches { l2: 2 << 20, l3: 480 << 20, l3_threads: 2, ..plan::Caches::default() };
+        let formula = Thresholds::formula(caches);
+        assert_eq!(Profile::unmeasured(empty.kernels, &formula).thresholds(), formula);
     }
 
     #[test]

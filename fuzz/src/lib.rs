@@ -19,7 +19,9 @@ mod meet;
 mod neighbours;
 mod pairs;
 mod peer;
+mod share;
 pub mod tcp;
+mod values;
 mod victim;
 mod watch;
 

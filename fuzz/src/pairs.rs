@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-use crate::meet::of_grams;
+use crate::share::of_grams;
 use crate::{Peer, Socket};
 
 /// What this process has open, by number.

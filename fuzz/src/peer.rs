@@ -12,7 +12,8 @@ use onecopy_conformance::liar::{Field, HEADER_LEN, Liar, Rings, SEALS};
 use onecopy_conformance::tools::Dice;
 use rustix::net::{RecvFlags as Raw, Shutdown};
 
-use crate::{Secret, Socket, meet};
+use crate::values::value;
+use crate::{Secret, Socket, share};
 
 /// A liar that acts by the dice. Its own failures mean nothing: it tries what it likes.
 pub struct Peer {
@@ -98,7 +99,7 @@ impl Peer {
             return;
         }
         if matches!(victim, Socket::Grams(_)) {
-            self.life = meet::share(liar, dice, victim, capacities[0]).ok();
+            self.life = share::share(liar, dice, victim, capacities[0]).ok();
             // What comes with a datagram lies there, too.
             liar.channel = self.life.as_ref().and_then(|life| life.try_clone().ok());
             return;
@@ -384,22 +385,4 @@ fn marks(liar: &mut Liar, dice: &mut Dice) {
         4 if dice.one_in(3) => liar.mine().and_then(|ring| ring.set(Field::Returned, 1 << (slot % 4))),
         _ => liar.mark(lender::reference(slot, pool, page, offset, len)),
     };
-}
-
-/// A number of the kind that breaks things.
-pub fn value(dice: &mut Dice, now: u64, capacity: u64) -> u64 {
-    match dice.roll() % 12 {
-        0 => 0,
-        1 => 1,
-        2 => 2,
-        3 => capacity,
-        4 => capacity + 1,
-        5 => capacity - 1,
-        6 => now.wrapping_sub(1),
-        7 => now.wrapping_add(capacity),
-        8 => u64::MAX,
-        9 => 1 << 63,
-        10 => u64::from(u32::MAX),
-        _ => dice.roll() >> (dice.roll() % 64),
-    }
 }

@@ -65,7 +65,7 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, table:
         unsafe { CStr::from_ptr(flags) }.to_string_lossy().into_owned()
     };
     world::create(&flags);
-    crate::preload::leave_children_alone();
+    leave_children_alone();
     let filled = Table {
         userdata: std::ptr::null_mut(),
         free,
@@ -103,6 +103,12 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, table:
     };
     // SAFETY: the caller says that it may be written.
     unsafe { table.write(filled) };
+}
+
+/// Programs that packetdrill starts need nothing of what is preloaded.
+fn leave_children_alone() {
+    // SAFETY: packetdrill has no thread yet that looks at its environment.
+    unsafe { libc::unsetenv(c"LD_PRELOAD".as_ptr()) };
 }
 
 /// Tells an outcome as C does.

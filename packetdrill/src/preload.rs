@@ -17,12 +17,6 @@ use onecopy_sync::atomic::{AtomicU64, Ordering};
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// Programs that packetdrill starts need none of this.
-pub(crate) fn leave_children_alone() {
-    // SAFETY: packetdrill has no thread yet that looks at its environment.
-    unsafe { libc::unsetenv(c"LD_PRELOAD".as_ptr()) };
-}
-
 /// Whether the descriptor is ours.
 fn is_ours(fd: c_int) -> bool {
     world::shared().is_some() && world::call(|world| Ok(world.has_socket(fd))) == Ok(true)

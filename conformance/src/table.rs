@@ -109,7 +109,8 @@ own. For L and B the kernel's answer is the oracle; where ours differs, the reas
 Linux does not offer, and ours not without shared memory: there the rule itself says what is right. Ours raise
 SIGPIPE only for a send that asks for it (`SendFlags::SIGPIPE`), as std's sockets never do: the rows `wait.sigpipe`,
 `wait.sigpipe_shutdown` and `wait.writer_freed_by_close_no_signal` ask for it. Rows named `tcp` are of TCP: the kernel's over
-loopback is the oracle there, and ours are streams of two stacks of their own, joined by a cable, and of two that have two shards each. They have what is said of streams without
+loopback is the oracle there, and ours are streams of two stacks of their own, joined by a cable, of two that have two shards each, and of two that the kernel
+carries by io_uring. They have what is said of streams without
 names in the file system, descriptors and credentials, which TCP does not have.
 
 ";

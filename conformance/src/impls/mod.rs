@@ -25,7 +25,7 @@ const UNIX: &[&dyn Impl] = {
 };
 
 /// Those of TCP, the oracle first.
-const TCP: &[&dyn Impl] = &[&tcp::Kernel, &tcp::Stack::One, &tcp::Stack::Two];
+const TCP: &[&dyn Impl] = &[&tcp::Kernel, &tcp::Stack::One, &tcp::Stack::Two, &tcp::Stack::Kernel];
 
 /// Those that have sockets of `kind`, the oracle first.
 pub fn of(kind: Kind) -> &'static [&'static dyn Impl] {

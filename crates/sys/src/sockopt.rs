@@ -1,6 +1,7 @@
 //! Socket options that rustix lacks.
 
 use std::io;
+use std::net::{SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Sets an option of level SOL_SOCKET whose value is one int.
@@ -164,6 +165,44 @@ pub fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     if r == 0 { Ok(info[DROPS]) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whom a socket was connected to, also where the connection is over: getpeername(2) says ENOTCONN then, accept(2) and this do not (inet_getname()).
+///
+/// # Errors
+///
+/// getsockopt's (SO_PEERNAME); EINVAL and EAFNOSUPPORT for another family than IPv4 and IPv6.
+pub fn peer_name(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
+    // struct sockaddr_in6 and sockaddr_in: family, port, then an address, which is behind a flow label in the former, and before its scope. The kernel
+    // says EINVAL where it has less than it is asked for.
+    let mut name = [0u8; 28];
+    let mut asked = [28, 16].into_iter().map(|mut len: libc::socklen_t| {
+        // SAFETY: the kernel writes at most `len` bytes, which `name` has, and both live through the call.
+        let r = unsafe {
+            libc::getsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERNAME,
+                name.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    });
+    let fits = |answer: &io::Result<()>| !matches!(answer, Err(error) if error.kind() == io::ErrorKind::InvalidInput);
+    asked.find(fits).unwrap_or(Err(io::ErrorKind::InvalidInput.into()))?;
+    let word = |at: usize| [name[at], name[at + 1], name[at + 2], name[at + 3]];
+    let port = u16::from_be_bytes([name[2], name[3]]);
+    match i32::from(u16::from_ne_bytes([name[0], name[1]])) {
+        libc::AF_INET => Ok(SocketAddr::from((word(4), port))),
+        libc::AF_INET6 => {
+            let mut address = [0; 16];
+            address.copy_from_slice(&name[8..24]);
+            let (flow, scope) = (u32::from_be_bytes(word(4)), u32::from_ne_bytes(word(24)));
+            Ok(SocketAddrV6::new(address.into(), port, flow, scope).into())
+        }
+        _ => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
+    }
+}
+
 /// Writes what the kernel tells of a TCP connection, a `struct tcp_info` (linux/tcp.h), as far as it goes into `info`; returns how many
 /// bytes that are.
 ///
@@ -229,6 +268,26 @@ mod tests {
         let len = tcp_info(fd, &mut info).unwrap();
         assert!(info[0] == 10 && len > 100 && info[len..].iter().all(|byte| *byte == 0xff));
         assert_eq!(tcp_info(fd, &mut info[..8]).unwrap(), 8);
+    }
+
+    #[test]
+    fn a_peer_has_a_name_behind_its_reset() {
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = std::net::TcpListener::bind(host) else { continue };
+            let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let name = client.local_addr().unwrap();
+            let (server, from) = listener.accept().unwrap();
+            assert_eq!((from, peer_name(server.as_fd()).unwrap()), (name, name));
+            rustix::net::sockopt::set_socket_linger(&client, Some(std::time::Duration::ZERO)).unwrap();
+            drop(client);
+            // Until the reset is there.
+            while server.peer_addr().is_ok() {
+                std::thread::yield_now();
+            }
+            assert_eq!(peer_name(server.as_fd()).unwrap(), name);
+        }
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(peer_name(one.as_fd()).is_err());
     }
 
     #[test]

@@ -62,6 +62,13 @@ pub enum Event {
         /// The caller's name for it.
         token: u64,
     },
+    /// The socket has an error, or both of its directions are over, or the request to tell so is over ([`Ring::hung_up`](crate::Ring::hung_up)).
+    HungUp {
+        /// The caller's name for it.
+        token: u64,
+        /// It goes on telling.
+        more: bool,
+    },
     /// A connection is made, or could not be.
     Connected {
         /// The caller's name for it.

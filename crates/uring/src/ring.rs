@@ -245,6 +245,13 @@ impl Ring {
         self.poll(fd, token, libc::POLLOUT, Work::Writable)
     }
 
+    /// Tells when the socket has an error, or both of its directions are over, by an [`Event::HungUp`], again and again until one says that it was the last.
+    pub fn hung_up(&mut self, fd: &Arc<OwnedFd>, token: u64) -> Key {
+        // Both are told of unasked, and so is the peer's end (IO_POLL_UNMASK), which may be there already: so it goes by edges, behind that one.
+        let entry = opcode::PollAdd::new(Fd(fd.as_raw_fd()), 0).multi(true).build();
+        self.begin(Request { token, _fd: Arc::clone(fd), work: Work::HungUp }, entry)
+    }
+
     fn poll(&mut self, fd: &Arc<OwnedFd>, token: u64, what: i16, work: Work) -> Key {
         let entry = opcode::PollAdd::new(Fd(fd.as_raw_fd()), what as u32).build();
         self.begin(Request { token, _fd: Arc::clone(fd), work }, entry)
@@ -404,6 +411,15 @@ impl Ring {
             Work::Writable => {
                 self.table.remove(key);
                 self.events.push_back(Event::Writable { token });
+            }
+            Work::HungUp => {
+                if !more {
+                    self.table.remove(key);
+                }
+                let told = libc::POLLERR | libc::POLLHUP;
+                if !more || outcome.is_ok_and(|what| what & told as usize != 0) {
+                    self.events.push_back(Event::HungUp { token, more });
+                }
             }
             Work::Connect(_) => {
                 self.table.remove(key);

@@ -25,6 +25,7 @@ pub(crate) enum Work {
     Receive,
     Readable,
     Writable,
+    HungUp,
     Accept,
     /// The address is only held.
     Connect(#[expect(dead_code, reason = "the kernel reads it")] Box<SocketAddrAny>),

@@ -312,6 +312,40 @@ fn a_cancelled_receive_says_so() {
 }
 
 #[test]
+fn a_reset_behind_the_end_is_told_and_the_end_alone_is_not() {
+    let Some(World { mut ring, .. }) = world() else { return };
+    let (ours, theirs) = pair();
+    let key = ring.hung_up(&ours, 3);
+    theirs.shutdown(std::net::Shutdown::Write).unwrap();
+    ring.receive(&ours, 4);
+    assert!(matches!(next(&mut ring), Event::Ended { token: 4, end: End::Stream }));
+    rustix::net::sockopt::set_socket_linger(&theirs, Some(Duration::ZERO)).unwrap();
+    drop(theirs);
+    assert!(matches!(next(&mut ring), Event::HungUp { token: 3, more: true }));
+    assert!(rustix::net::sockopt::socket_error(&*ours).unwrap().is_err());
+    // Asked behind the end, too.
+    let (behind, theirs) = pair();
+    theirs.shutdown(std::net::Shutdown::Write).unwrap();
+    ring.receive(&behind, 4);
+    assert!(matches!(next(&mut ring), Event::Ended { token: 4, end: End::Stream }));
+    let other = ring.hung_up(&behind, 5);
+    rustix::net::sockopt::set_socket_linger(&theirs, Some(Duration::ZERO)).unwrap();
+    ring.wait(Some(Duration::ZERO)).unwrap();
+    drop(theirs);
+    assert!(matches!(next(&mut ring), Event::HungUp { token: 5, more: true }));
+    ring.cancel(key);
+    ring.cancel(other);
+    let last = |event| match event {
+        Event::HungUp { token, more: false } => token,
+        other => panic!("{other:?}"),
+    };
+    let mut both = [last(next(&mut ring)), last(next(&mut ring))];
+    both.sort_unstable();
+    assert_eq!(both, [3, 5]);
+    assert!(ring.is_idle());
+}
+
+#[test]
 fn connections_are_made_and_accepted() {
     let Some(World { mut ring, .. }) = world() else { return };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -27,7 +27,7 @@ static PLACES: Places = Places::new();
 
 /// Waits until loopback has delivered all that was sent, on the one CPU that this process runs on: its queue is first in, first out, so what
 /// is sent to oneself comes behind it. Three times: a segment, what it causes, and what that causes.
-fn settle() {
+pub(super) fn settle() {
     static PING: OnceLock<UdpSocket> = OnceLock::new();
     let ping = PING.get_or_init(|| {
         let ping = UdpSocket::bind("127.0.0.1:0").expect("a UDP socket");
@@ -42,7 +42,7 @@ fn settle() {
 }
 
 /// Stays on this CPU, as all threads do that this one starts.
-fn on_one_cpu() {
+pub(super) fn on_one_cpu() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
         let mut one = CpuSet::new();

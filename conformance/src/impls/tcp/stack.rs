@@ -1,9 +1,9 @@
-//! Ours: two stacks, joined by cables, so that nobody has to be root.
+//! Ours: two stacks, joined by cables, so that nobody has to be root; or two that the kernel carries, by loopback.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use super::super::onecopy::{recv_flags, send_flags};
 use super::super::traits::{
     Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Sockets, Tcp, Tx, not_offered,
 };
+use super::kernel::{self, on_one_cpu};
 use super::{Places, Settled, pair};
 
 /// TCP of our stacks.
@@ -24,9 +25,11 @@ pub enum Stack {
     One,
     /// Of two shards: what comes by a cable is as often the other one's.
     Two,
+    /// Carried by the kernel, by two rings of io_uring each.
+    Kernel,
 }
 
-/// Two hosts: the clients' and the servers', each with the descriptors of its ends of the cables, one for each shard.
+/// Two hosts: the clients' and the servers', each with the descriptors of its ends of the cables, one for each shard; the kernel has none.
 struct Hosts {
     clients: (onecopy::Stack, Vec<OwnedFd>),
     servers: (onecopy::Stack, Vec<OwnedFd>),
@@ -46,6 +49,16 @@ impl Hosts {
             Ok((onecopy::Stack::builder().links(taps).address(address).build()?, ends))
         };
         Ok(Hosts { clients: build(clients, "10.0.0.1/24")?, servers: build(servers, "10.0.0.2/24")? })
+    }
+
+    fn kernels(shards: u32) -> io::Result<Hosts> {
+        // Its threads stay there, too.
+        on_one_cpu();
+        let build = || -> io::Result<_> {
+            let builder = onecopy::Stack::builder().transport(onecopy::Transport::Kernel);
+            Ok((builder.shards(shards).build()?, Vec::new()))
+        };
+        Ok(Hosts { clients: build()?, servers: build()? })
     }
 
     /// What the counters of that name come to, of both.
@@ -84,17 +97,57 @@ impl Hosts {
     }
 }
 
+/// Waits until all threads of the rings sleep, and loopback has delivered what they sent: all of them are on this one CPU, so that whoever is woken does not
+/// sleep any more.
+fn settle_rings(hosts: &Hosts) {
+    static RINGS: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    let rings = RINGS.get_or_init(rings);
+    let mut quiet = 0;
+    for _ in 0..LOOKS {
+        let before = hosts.count(&["completions"]);
+        kernel::settle();
+        // Twice: one that waits for a lock sleeps, too.
+        match rings.iter().all(|ring| is_asleep(ring)) && hosts.count(&["completions"]) == before {
+            true if quiet == 1 => return,
+            true => quiet += 1,
+            false => quiet = 0,
+        }
+        // They get this CPU.
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
+/// Whether a thread sleeps, by its file in /proc.
+fn is_asleep(stat: &Path) -> bool {
+    let stat = std::fs::read_to_string(stat).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
+}
+
+/// The threads of this process that make requests of rings, by their files in /proc.
+fn rings() -> Vec<PathBuf> {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("this process's threads").flatten();
+    let named = |task: &std::fs::DirEntry| {
+        std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == "onecopy-uring")
+    };
+    tasks.filter(named).map(|task| task.path().join("stat")).collect()
+}
+
 impl Stack {
     fn hosts(self) -> &'static Hosts {
-        static HOSTS: [OnceLock<Hosts>; 2] = [const { OnceLock::new() }; 2];
-        let shards = self as usize + 1;
-        HOSTS[self as usize].get_or_init(|| Hosts::new(shards).expect("two stacks on cables"))
+        static HOSTS: [OnceLock<Hosts>; 3] = [const { OnceLock::new() }; 3];
+        let new = || match self {
+            Stack::One => Hosts::new(1),
+            Stack::Two => Hosts::new(2),
+            Stack::Kernel => Hosts::kernels(2),
+        };
+        HOSTS[self as usize].get_or_init(|| new().expect("two stacks"))
     }
 
     fn settle(self) -> fn() {
         match self {
             Stack::One => || Stack::One.hosts().settle(),
             Stack::Two => || Stack::Two.hosts().settle(),
+            Stack::Kernel => || settle_rings(Stack::Kernel.hosts()),
         }
     }
 
@@ -107,7 +160,10 @@ impl Stack {
 
 impl Tcp for Stack {
     fn host(&self) -> IpAddr {
-        Ipv4Addr::new(10, 0, 0, 2).into()
+        match self {
+            Stack::One | Stack::Two => Ipv4Addr::new(10, 0, 0, 2).into(),
+            Stack::Kernel => Ipv4Addr::LOCALHOST.into(),
+        }
     }
 
     fn listen_at(&self, at: SocketAddr, backlog: u32) -> io::Result<Box<dyn Listening>> {
@@ -136,6 +192,7 @@ impl Impl for Stack {
         match self {
             Stack::One => "onecopy-tcp",
             Stack::Two => "onecopy-tcp-shards",
+            Stack::Kernel => "onecopy-tcp-kernel",
         }
     }
 
@@ -147,6 +204,9 @@ impl Impl for Stack {
         match self {
             Stack::One => "our TCP: two stacks in one process, joined by a cable (`Tap::cable`)",
             Stack::Two => "our TCP: two such stacks of two shards each, with a cable for each shard",
+            Stack::Kernel => {
+                "our sockets on the kernel's TCP over loopback, by io_uring: two stacks of two rings each (`Transport::Kernel`)"
+            }
         }
     }
 

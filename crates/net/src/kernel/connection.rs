@@ -29,6 +29,8 @@ use std::time::Duration;
 
 /// Bytes that wait to be sent, at most; the kernel's send buffer comes behind.
 pub(super) const SEND_ROOM: u64 = 256 << 10;
+/// Free bytes of these from which on poll(2) says that it can be sent: a third, as of the kernel's own sockets (sk_stream_is_writeable()).
+const WRITABLE: u64 = SEND_ROOM / 3;
 /// Bytes of pages with what has arrived, from which on no more is received, and below which again.
 const RECEIVE_ROOM: u64 = 1 << 20;
 /// How long a send waits for pages that others have, at a time: they come home without a word.
@@ -105,6 +107,16 @@ pub(super) struct Inner {
     starves: bool,
     /// The peer sends no more, or this side wants none.
     ended: bool,
+    /// The peer has said so: an error that comes behind it is for who sends (SOCK_DONE, tcp_recvmsg_locked()).
+    done: bool,
+    /// This side wants none: what comes all the same the kernel keeps, for who asks.
+    shut: bool,
+    /// Behind the end: it was asked to tell of a reset, which no receive does.
+    watching: Option<Key>,
+    /// That was asked for once, and need not be again.
+    watched: bool,
+    /// Something was sent behind the end.
+    sent_behind: bool,
     error: Option<Errno>,
     /// No program has it any more.
     closed: bool,
@@ -145,6 +157,11 @@ impl Connection {
                 cancelled: false,
                 starves: false,
                 ended: false,
+                done: false,
+                shut: false,
+                watching: None,
+                watched: false,
+                sent_behind: false,
                 error: None,
                 closed: false,
                 aborted: false,
@@ -184,7 +201,8 @@ impl Connection {
     pub fn poke_for_poll(&self) {
         let polled = {
             let state = self.lock();
-            state.bell.is_some() && state.receiving.is_none() && matches!(state.goes, Goes::Device(..))
+            let device = state.receiving.is_none() && matches!(state.goes, Goes::Device(..));
+            state.bell.is_some() && (device || state.ended)
         };
         if polled {
             self.poke();
@@ -223,6 +241,16 @@ impl Connection {
         }
         self.show(state);
         self.waiters.tell();
+    }
+
+    /// Receives what has come behind a shutdown of this side's, which no ring asks for.
+    pub fn fetch_behind_shutdown(&self, state: &mut Inner) {
+        let kernels = state.shut && state.phase == Phase::Open && matches!(state.goes, Goes::Host);
+        if kernels && state.receiving.is_none() && rustix::io::ioctl_fionread(&*self.fd).is_ok_and(|n| n > 0)
+        {
+            // Where it fails the end stays.
+            let _ = self.fetch(state);
+        }
     }
 
     /// Receives what the kernel has now. The peer may send more meanwhile: that is left alone, or this would go on as long as it does.
@@ -274,7 +302,7 @@ impl Connection {
             return Err(Errno::NOTCONN);
         }
         if how != std::net::Shutdown::Write {
-            state.ended = true;
+            (state.ended, state.shut) = (true, true);
             let _ = shutdown(&*self.fd, Shutdown::Read);
         }
         if how != std::net::Shutdown::Read && state.fin == Fin::No {
@@ -360,15 +388,12 @@ impl Inner {
         self.error.is_some() || self.phase == Phase::Failed
     }
 
-    /// Why nothing can be received, once; nothing where it is the end.
+    /// Why nothing can be received, once; nothing where it is the end, as it is behind an error that was told.
     pub fn receive_error(&mut self) -> Option<Result<(), Errno>> {
-        if let Some(errno) = self.error.take() {
-            return Some(Err(errno));
+        match self.error.take_if(|_| !self.done) {
+            Some(errno) => Some(Err(errno)),
+            None => (self.ended || self.phase == Phase::Failed).then_some(Ok(())),
         }
-        if self.phase == Phase::Failed {
-            return Some(Err(Errno::NOTCONN));
-        }
-        self.ended.then_some(Ok(()))
     }
 
     /// Whether more may come.
@@ -410,7 +435,7 @@ impl Inner {
         let over = self.phase == Phase::Failed;
         let here = !self.receive.is_empty() || self.readable;
         ready.set(Readiness::READ, here || self.ended || over || self.error.is_some());
-        ready.set(Readiness::WRITE, self.room() > 0 || over || self.fin != Fin::No);
+        ready.set(Readiness::WRITE, self.room() >= WRITABLE || over || self.fin != Fin::No);
         ready.set(Readiness::PEER_CLOSED, self.ended || over);
         ready.set(Readiness::HUNG_UP, over || (self.ended && self.fin == Fin::Done));
         ready.set(Readiness::ERROR, self.error.is_some());
@@ -470,6 +495,7 @@ impl Attended for Connection {
             ring.connect(&self.fd, self.token, address);
         }
         let unsettled = !self.turn_receive(&mut state, ring);
+        self.turn_watch(&mut state, ring);
         if let Some((source, data)) = self.turn_send(&mut state, ring) {
             // Without the lock, as the kernel's other copies.
             drop(state);
@@ -485,6 +511,7 @@ impl Attended for Connection {
         }
         self.finish(&mut state);
         let idle = !state.sending && state.notifications == 0 && state.receiving.is_none();
+        let idle = idle && state.watching.is_none();
         let left = state.aborted || state.phase == Phase::Failed || state.send.is_empty();
         let turn = match state.closed && idle && left && state.phase != Phase::Connecting {
             true => Turn::Over,
@@ -534,7 +561,7 @@ impl Attended for Connection {
                 state.receiving = None;
                 state.cancelled = false;
                 match end {
-                    End::Stream => state.ended = true,
+                    End::Stream => (state.ended, state.done) = (true, !state.shut),
                     End::NoPage => state.starves = true,
                     End::Again | End::Cancelled => {}
                     End::Failed(errno) => state.fail(errno),
@@ -547,6 +574,16 @@ impl Attended for Connection {
                 state.readable = matches!(state.goes, Goes::Device(..));
             }
             Event::Writable { .. } => state.sending = false,
+            Event::HungUp { more, .. } => {
+                if !more {
+                    (state.watching, state.watched) = (None, true);
+                }
+                if !state.closed
+                    && let Ok(Err(errno)) = sockopt::socket_error(&*self.fd)
+                {
+                    state.fail(errno);
+                }
+            }
             Event::Accepted { .. } => {}
         }
         self.show(&state);

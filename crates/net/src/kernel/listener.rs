@@ -3,7 +3,7 @@
 use super::address::addresses;
 use super::connection::Phase;
 use super::engine::Kernel;
-use super::listening::Listening;
+use super::listening::{Listening, split};
 use super::options;
 use super::socket::{Stream, changed, common, open, seen};
 use super::submitter::For;
@@ -16,6 +16,8 @@ use onecopy_inet::tcp::Settings;
 use onecopy_socket::registry::Protocol;
 use onecopy_socket::{Carrier, Error, Op, Result};
 use onecopy_sync::Mutex;
+use onecopy_sys::sockopt::peer_name;
+use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::fmt;
 use std::net::{Shutdown, SocketAddr};
@@ -26,11 +28,12 @@ use std::sync::{Arc, OnceLock};
 pub(crate) fn listen(kernel: &Kernel, address: SocketAddr, backlog: u32) -> Result<Arc<dyn tcp::Listening>> {
     let fd = open(address)?;
     let settings = options::begin(&fd, kernel.shared().config.congestion)?;
+    let (ahead, kernels) = split(backlog);
     let bound = sockopt::set_socket_reuseaddr(&fd, true)
         .and_then(|()| rustix::net::bind(&fd, &address))
-        .and_then(|()| rustix::net::listen(&fd, i32::try_from(backlog).unwrap_or(i32::MAX)));
+        .and_then(|()| rustix::net::listen(&fd, i32::try_from(kernels).unwrap_or(i32::MAX)));
     bound.map_err(|errno| explained(Op::Bind, errno).about("address"))?;
-    let listening = Listening::new(kernel.submitters(), fd, common(kernel.shared(), true));
+    let listening = Listening::new(kernel.submitters(), fd, common(kernel.shared(), true), ahead);
     let socket =
         Listener { ipv6: address.is_ipv6(), listening, options: Mutex::new(settings), bell: OnceLock::new() };
     let local = socket.addresses().local;
@@ -107,8 +110,9 @@ impl tcp::Listening for Listener {
                 listening.poke();
             }
             let fd = next.map_err(|errno| Error::new(Op::Accept, errno))?;
-            // One that was reset meanwhile has no peer any more: it is as if it had not come (accept(2), ECONNABORTED).
-            let Some(from) = addresses(&fd).remote else { continue };
+            // (It may have been reset meanwhile: who receives hears so.)
+            let from = peer_name(fd.as_fd())
+                .map_err(|error| Error::new(Op::Accept, Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
             let options = self.options.lock().clone();
             let stream =
                 Stream::new(listening.submitters.next(For::Accepted), fd, Phase::Open, self.ipv6, options);

@@ -14,8 +14,15 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-/// Connections that are accepted before anybody asks; the others wait in the kernel's backlog.
-const AHEAD: usize = 16;
+/// Connections that are accepted before anybody asks, at most; the others wait in the kernel's backlog.
+const AHEAD: u32 = 16;
+
+/// Of so many that may wait: how many are accepted ahead, and how many the kernel keeps. (It keeps one more than it is told, tcp_v4_conn_request().
+/// One at least is accepted ahead, or nobody would hear of it.)
+pub(super) fn split(backlog: u32) -> (usize, u32) {
+    let ahead = backlog.clamp(1, AHEAD);
+    (ahead as usize, backlog.saturating_sub(ahead))
+}
 
 pub(super) struct Listening {
     token: u64,
@@ -26,6 +33,8 @@ pub(super) struct Listening {
     pub common: Common,
     pub row: Arc<Row>,
     state: Mutex<Waiting>,
+    /// Connections that are accepted before anybody asks.
+    ahead: usize,
     wanting: Wanting,
     waiters: Waiters,
     own: Weak<Listening>,
@@ -47,6 +56,7 @@ impl Listening {
         submitters: &Arc<Submitters>,
         fd: OwnedFd,
         (common, row): (Common, Arc<Row>),
+        ahead: usize,
     ) -> Arc<Listening> {
         let submitter = submitters.next(For::Other);
         Arc::new_cyclic(|own| Listening {
@@ -65,6 +75,7 @@ impl Listening {
                 closed: false,
                 bell: None,
             }),
+            ahead,
             wanting: Wanting::default(),
             waiters: Waiters::default(),
             own: own.clone(),
@@ -167,7 +178,7 @@ impl Attended for Listening {
                 state.cancelled = true;
                 ring.cancel(key);
             }
-            None if !state.shut && state.error.is_none() && state.accepted.len() < AHEAD => {
+            None if !state.shut && state.error.is_none() && state.accepted.len() < self.ahead => {
                 state.accepting = Some(ring.accept(&self.fd, self.token));
             }
             _ => {}

@@ -407,6 +407,9 @@ impl tcp::Connection for Stream {
         }
         let mut wants = false;
         let taken = self.call(Op::Recv, &patience, |state| {
+            if state.receive.is_empty() {
+                self.connection.fetch_behind_shutdown(state);
+            }
             if !state.receive.is_empty() {
                 let max = how.cut(max, state.receive.first_piece());
                 let taken = state.receive.take(max).map_err(|_| Errno::INVAL);
@@ -439,6 +442,9 @@ impl tcp::Connection for Stream {
             self.is_readable(&patience)?;
         }
         self.call(Op::Recv, &patience, |state| {
+            if state.receive.is_empty() {
+                self.connection.fetch_behind_shutdown(state);
+            }
             let there = usize::try_from(state.receive.len()).unwrap_or(usize::MAX);
             // No more comes than there is room for.
             let enough = there >= max || !all || state.is_ended() || state.is_full();

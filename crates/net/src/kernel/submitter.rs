@@ -373,7 +373,8 @@ fn token(event: &Event) -> u64 {
         | Event::Accepted { token, .. }
         | Event::Connected { token, .. }
         | Event::Readable { token }
-        | Event::Writable { token } => *token,
+        | Event::Writable { token }
+        | Event::HungUp { token, .. } => *token,
     }
 }
 

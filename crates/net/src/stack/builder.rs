@@ -118,7 +118,7 @@ impl Builder {
     /// Where the kernel carries the bytes ([`Builder::transport`]) each shard has an io_uring of its own and the one thread that makes its requests.
     /// Each connection is the next shard's in turn, one that is accepted as well, and stays there. A listener asks by one ring. A datagram is sent and
     /// received by the program's own thread, so of UDP a shard only makes the sends without a copy: a socket is a shard's from its first one on. Each shard has the pages
-    /// that [`kernel::Config`] says. Device memory can be bound, and is all shards'. [`Stack::shard_counters`] shows who does what.
+    /// that [`kernel::Config`] says, and ENOBUFS where its senders have taken them. Device memory can be bound, and is all shards'. [`Stack::shard_counters`] shows who does what.
     #[must_use]
     pub fn shards(self, count: u32) -> Builder {
         Builder { shards: Some(count), ..self }

@@ -34,6 +34,23 @@ impl Connection {
         true
     }
 
+    /// Has the ring tell of a reset behind the end of what is received, where somebody polls, or sends: no receive is under way that would say so.
+    pub fn turn_watch(&self, state: &mut Inner, ring: &mut Ring) {
+        state.sent_behind |= state.ended && !state.send.is_empty();
+        let wanted = state.ended && state.phase == Phase::Open && !state.closed;
+        match state.watching {
+            Some(key) if (state.closed || state.phase != Phase::Open) && state.watched => {
+                state.watched = false;
+                ring.cancel(key);
+            }
+            None if wanted && !state.watched && (state.bell.is_some() || state.sent_behind) => {
+                state.watched = true;
+                state.watching = Some(ring.hung_up(&self.fd, self.token));
+            }
+            _ => {}
+        }
+    }
+
     /// Finds out where what is received goes, when there is a connection. Returns false where that is not known yet: the thread looks again soon.
     pub fn decide(&self, state: &mut Inner) -> bool {
         match &state.goes {

@@ -1,19 +1,14 @@
-//! Streams and listeners for mio: a server and its clients in one loop of events.
+//! Streams and listeners for mio, whoever carries the bytes: a server and its clients in one loop of events.
 
+mod carriers;
+
+use carriers::World;
 use mio::{Events, Interest, Poll, Token};
-use onecopy_link::Tap;
-use onecopy_net::Stack;
+use onecopy_net::Carrier;
 use onecopy_net::tcp::mio::{Listener, Stream};
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr};
-
-fn stacks(shards: usize) -> (Stack, Stack) {
-    // (Each queue of one is joined to one of the other, which seldom is the right one's.)
-    let (a, b): (Vec<_>, Vec<_>) = (0..shards).map(|_| Tap::cable(1500).unwrap()).unzip();
-    let build = |taps, address| Stack::builder().links::<Tap>(taps).address(address).build().unwrap();
-    (build(a, "10.0.0.1/24"), build(b, "10.0.0.2/24"))
-}
+use std::net::Shutdown;
 
 /// An end: what it has to send, and what has come.
 struct End {
@@ -60,28 +55,39 @@ impl End {
 
 #[test]
 fn a_loop_of_edges_moves_everything() {
-    moves_everything(1);
+    moves_everything(Carrier::Stack, 1);
 }
 
 #[test]
 fn over_shards_too() {
-    moves_everything(2);
-    moves_everything(4);
+    moves_everything(Carrier::Stack, 2);
+    moves_everything(Carrier::Stack, 4);
 }
 
-fn moves_everything(shards: usize) {
+#[test]
+fn over_the_kernel() {
+    moves_everything(Carrier::Kernel, 1);
+}
+
+#[test]
+fn over_rings_of_the_kernels() {
+    moves_everything(Carrier::Kernel, 2);
+    moves_everything(Carrier::Kernel, 4);
+}
+
+fn moves_everything(carrier: Carrier, shards: u32) {
     const CLIENTS: usize = 8;
-    let (a, b) = stacks(shards);
+    let Some(world) = World::new(carrier, shards) else { return };
     let mut poll = Poll::new().unwrap();
     let mut events = Events::with_capacity(64);
-    let mut listener = Listener::bind(&b, SocketAddr::from(([10, 0, 0, 2], 80))).unwrap();
+    let mut listener = Listener::bind(&world.b, world.at(0)).unwrap();
     poll.registry().register(&mut listener, Token(0), Interest::READABLE).unwrap();
     let both = Interest::READABLE | Interest::WRITABLE;
     let mut ends = HashMap::new();
     let mut next = 1;
     let data: Vec<u8> = (0..1_500_000_u32).map(|n| ((n * 7) >> 3) as u8).collect();
     for _ in 0..CLIENTS {
-        let mut stream = Stream::connect(&a, listener.local_addr().unwrap()).unwrap();
+        let mut stream = Stream::connect(&world.a, listener.local_addr().unwrap()).unwrap();
         poll.registry().register(&mut stream, Token(next), both).unwrap();
         let (out, came) = (data.clone(), Vec::new());
         ends.insert(next, End { stream, out, sent: 0, came, ended: false, echoes: false });
@@ -117,23 +123,28 @@ fn moves_everything(shards: usize) {
             }
         }
     }
+    assert!(carrier != Carrier::Kernel || world.all_took_part());
 }
 
 #[test]
 fn a_refused_connection_is_an_event() {
-    let (a, _b) = stacks(1);
-    let mut poll = Poll::new().unwrap();
-    let mut stream = Stream::connect(&a, SocketAddr::from(([10, 0, 0, 2], 9))).unwrap();
-    poll.registry().register(&mut stream, Token(0), Interest::WRITABLE).unwrap();
-    let mut events = Events::with_capacity(4);
-    loop {
-        poll.poll(&mut events, None).unwrap();
-        if let Some(event) = events.iter().next() {
-            assert!(event.is_writable() && event.is_error());
-            break;
+    for (carrier, shards) in [(Carrier::Stack, 1), (Carrier::Kernel, 1), (Carrier::Kernel, 2)] {
+        let Some(world) = World::new(carrier, shards) else { continue };
+        let mut poll = Poll::new().unwrap();
+        // A port that somebody had until now.
+        let nobody = Listener::bind(&world.b, world.at(0)).unwrap().local_addr().unwrap();
+        let mut stream = Stream::connect(&world.a, nobody).unwrap();
+        poll.registry().register(&mut stream, Token(0), Interest::WRITABLE).unwrap();
+        let mut events = Events::with_capacity(4);
+        loop {
+            poll.poll(&mut events, None).unwrap();
+            if let Some(event) = events.iter().next() {
+                assert!(event.is_writable() && event.is_error());
+                break;
+            }
         }
+        let error = stream.take_error().unwrap().unwrap();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+        assert!(stream.take_error().unwrap().is_none());
     }
-    let error = stream.take_error().unwrap().unwrap();
-    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-    assert!(stream.take_error().unwrap().is_none());
 }

@@ -1,26 +1,28 @@
-//! UDP in a tokio runtime.
+//! UDP in a tokio runtime, whoever carries the bytes.
 
-use onecopy_link::Tap;
+mod carriers;
+
+use carriers::{World, with_each_carrier};
+use onecopy_net::SendFlags;
 use onecopy_net::udp::tokio::Socket;
 use onecopy_net::udp::{Message, Meta};
-use onecopy_net::{SendFlags, Stack};
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSliceMut};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::io::{Interest, ReadBuf};
 
-fn stacks() -> (Stack, Stack) {
-    let (a, b) = Tap::cable(1500).unwrap();
-    let build = |tap, address| Stack::builder().link(tap).address(address).build().unwrap();
-    (build(a, "10.0.0.1/24"), build(b, "10.0.0.2/24"))
+with_each_carrier! {
+    an_echo_by_many_tasks,
+    what_would_wait_says_so,
+    batches_and_trains,
+    a_refusal_wakes_who_waits,
 }
 
 /// Two that know each other.
-async fn pair() -> (Socket, Socket) {
-    let (left, right) = stacks();
-    let a = Socket::bind(&left, SocketAddr::from(([10, 0, 0, 1], 0))).await.unwrap();
-    let b = Socket::bind(&right, SocketAddr::from(([10, 0, 0, 2], 0))).await.unwrap();
+async fn pair(world: &World) -> (Socket, Socket) {
+    let a = Socket::bind(&world.a, SocketAddr::new(world.hosts.0, 0)).await.unwrap();
+    let b = Socket::bind(&world.b, world.at(0)).await.unwrap();
     let to = b.local_addr().unwrap();
     a.send_to(b"hello", to).await.unwrap();
     let mut buffer = [0; 10];
@@ -32,9 +34,8 @@ async fn pair() -> (Socket, Socket) {
     (a, b)
 }
 
-#[tokio::test]
-async fn an_echo_by_many_tasks() {
-    let (a, b) = pair().await;
+async fn an_echo_by_many_tasks(world: &World) {
+    let (a, b) = pair(world).await;
     b.get_ref().set_recv_buffer_size(8 << 20).unwrap();
     a.get_ref().set_recv_buffer_size(8 << 20).unwrap();
     a.connect(b.local_addr().unwrap()).await.unwrap();
@@ -78,9 +79,8 @@ async fn an_echo_by_many_tasks() {
     }
 }
 
-#[tokio::test]
-async fn what_would_wait_says_so() {
-    let (a, b) = pair().await;
+async fn what_would_wait_says_so(world: &World) {
+    let (a, b) = pair(world).await;
     let mut buffer = [0; 10];
     assert_eq!(b.try_recv_from(&mut buffer).unwrap_err().kind(), ErrorKind::WouldBlock);
     assert_eq!(b.try_recv(&mut buffer).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -120,9 +120,8 @@ async fn futures_poll<F: Future>(mut future: std::pin::Pin<&mut F>) -> Option<F:
     .await
 }
 
-#[tokio::test]
-async fn batches_and_trains() {
-    let (a, b) = pair().await;
+async fn batches_and_trains(world: &World) {
+    let (a, b) = pair(world).await;
     b.get_ref().set_recv_buffer_size(8 << 20).unwrap();
     let to = b.local_addr().unwrap();
     let messages = [Message::to(b"0123456789", to); 50];
@@ -149,9 +148,8 @@ async fn batches_and_trains() {
     assert_eq!(b.recv_segments(&mut [0; 2000]).await.unwrap().datagrams(), 10);
 }
 
-#[tokio::test]
-async fn a_refusal_wakes_who_waits() {
-    let (a, b) = pair().await;
+async fn a_refusal_wakes_who_waits(world: &World) {
+    let (a, b) = pair(world).await;
     let nobody = b.local_addr().unwrap();
     // The host is there, and the socket is not.
     let _right = b.get_ref().stack().clone();

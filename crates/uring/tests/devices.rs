@@ -67,5 +67,14 @@ fn receives_by_a_device_are_refused_by_those_that_cannot() {
             assert_eq!(register(device, 0), Errno::OPNOTSUPP);
         }
         assert_eq!(register(i32::MAX as u32, 0), Errno::NODEV);
+        // The same of a dma-buf's memory. (There is none without a device that has some; the device is asked first.)
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let register =
+            |device| Zcrx::register_dma_buf(device, 0, &file, 16).map(|zcrx| zcrx.id()).unwrap_err();
+        if register(devices[0]) == Errno::INVAL {
+            return eprintln!("skipped: this kernel takes no dma-buf for zero copy Rx, before Linux 6.16");
+        }
+        assert_eq!(devices.map(register), [Errno::OPNOTSUPP; 2]);
+        assert_eq!(register(i32::MAX as u32), Errno::NODEV);
     });
 }

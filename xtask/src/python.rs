@@ -17,6 +17,11 @@ pub fn is_there() -> bool {
     command("python3", modern).status().is_ok_and(|status| status.success())
 }
 
+/// Whether `program` makes environments with pip in them. (Debian has the modules in a package of their own, python3-venv, and `python3 -m venv` fails without.)
+pub fn makes_environments(program: &str) -> bool {
+    command(program, ["-c", "import ensurepip, venv"]).output().is_ok_and(|said| said.status.success())
+}
+
 /// A wheel for `program`, into `out`; None where there is no maturin to make one. `target` is where cargo builds.
 ///
 /// It is of the development profile: what is shown is that the wheel has all that it needs, and is tagged as it should be.
@@ -136,6 +141,14 @@ fn copy_all(from: &Path, to: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_python_without_venv_is_told_from_one_with_it() {
+        // What a Python says by its exit status, said by programs that are everywhere.
+        assert!(makes_environments("true"));
+        assert!(!makes_environments("false"));
+        assert!(!makes_environments("onecopy-no-such-python"));
+    }
 
     #[test]
     fn the_tags_of_a_wheel_are_read() {

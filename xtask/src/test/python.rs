@@ -1,6 +1,6 @@
 //! The Python package: a wheel of it, made by maturin and installed in a fresh environment; its own tests on that, and mypy on its types.
 //!
-//! Where there is no maturin, the tests run on what cargo built, laid out as a wheel would install it. What Python itself lacks (pytest, mypy, numpy, torch) is said to
+//! Where there is no maturin, or no venv to install a wheel in, the tests run on what cargo built, laid out as a wheel would install it. What Python itself lacks (pytest, mypy, numpy, torch) is said to
 //! be lacking. A free-threaded Python, which does not load the same library, gets a wheel of its own, and the same tests.
 
 use std::path::{Path, PathBuf};
@@ -26,15 +26,23 @@ pub fn run() -> Result<Outcome> {
     let mut lacking = Vec::new();
     let target = shell::target();
     let wheel = python::wheel("python3", &target.join("wheels"), &target)?;
+    if let Some(wheel) = &wheel {
+        // One for 3.11 and all later ones, on any Linux whose glibc is new enough.
+        fits(wheel, |python, abi| (python, abi) == ("cp311", "abi3"))?;
+    }
+    let laid_out =
+        || Python::laid_out("python3", target.join("python"), &target.join("debug"), "_onecopy.abi3.so");
     let python = match &wheel {
-        Some(wheel) => {
-            // One for 3.11 and all later ones, on any Linux whose glibc is new enough.
-            fits(wheel, |python, abi| (python, abi) == ("cp311", "abi3"))?;
+        Some(wheel) if python::makes_environments("python3") => {
             Python::installed("python3", target.join("python"), wheel)?
+        }
+        Some(_) => {
+            lacking.push("python3's venv (so the wheel was not installed)".to_owned());
+            laid_out()?
         }
         None => {
             lacking.push("maturin (so no wheel was made)".to_owned());
-            Python::laid_out("python3", target.join("python"), &target.join("debug"), "_onecopy.abi3.so")?
+            laid_out()?
         }
     };
     sh(&mut python.command(&["-W", "error", "-c", "import onecopy; onecopy.pair()"]))?;
@@ -78,6 +86,9 @@ fn free_threaded() -> Result<Result<u64, String>> {
         Some(wheel) => {
             // As "cp314-cp314t".
             fits(&wheel, |python, abi| abi.strip_suffix('t') == Some(python))?;
+            if !python::makes_environments(program) {
+                return Ok(Err(format!("{program}'s venv (so its wheel was not installed)")));
+            }
             Python::installed(program, target.join("python"), &wheel)?
         }
         None => {

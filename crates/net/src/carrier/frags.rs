@@ -15,6 +15,9 @@ pub enum Piece<'a> {
 }
 
 /// What one call received: bytes in the host's memory, or fragments of a device's; never both. Dropped, it gives its tokens back.
+///
+/// Where a NIC has put them there ([`Builder::interface`](crate::Builder::interface)), the kernel gets its own tokens back in batches: the thread that drops the 64th fragment that
+/// is due, or any of a connection that is closed, makes the call for all of them (SO_DEVMEM_DONTNEED, which does not wait).
 #[derive(Debug)]
 pub struct Frags {
     len: usize,

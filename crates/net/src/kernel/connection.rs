@@ -331,16 +331,17 @@ impl Connection {
         // What it frees may wake others, who may call it.
         let _held = HoldWakers::new();
         let mut state = self.lock();
-        state.closed = true;
-        state.ended = true;
+        (state.closed, state.ended) = (true, true);
         // What goes to a device stays with the kernel until somebody receives it.
         let unread = !state.receive.is_empty()
             || (matches!(state.goes, Goes::Device(..))
                 && rustix::io::ioctl_fionread(&*self.fd).is_ok_and(|bytes| bytes > 0));
         if reset || unread || state.phase != Phase::Open {
             self.give_up(&mut state);
-        } else if state.fin == Fin::No {
-            state.fin = Fin::Wanted;
+        } else {
+            // Whoever has a fragment of it keeps the descriptor open. Bytes behind our FIN get a reset all the same (RFC 1122, section 4.2.2.13).
+            let _ = shutdown(&*self.fd, Shutdown::Read);
+            state.fin = if state.fin == Fin::No { Fin::Wanted } else { state.fin };
             self.finish(&mut state);
         }
         state.receive.clear(Fate::Dropped);

@@ -262,6 +262,23 @@ fn what_is_left_unread_resets_and_what_cannot_be_ends_the_connection() {
 }
 
 #[test]
+fn the_peer_of_a_closed_connection_gets_a_reset_while_somebody_has_a_fragment() {
+    let Some(World { stream, mut peer, stack, .. }) = World::new() else { return };
+    // As each fragment of it does.
+    let held = Arc::clone(&stream.connection().fd);
+    drop(stream);
+    assert_eq!(peer.read(&mut [0]).unwrap(), 0, "it was closed in order");
+    peer.write_all(b"is anybody there?").unwrap();
+    let hung_up = PollFlags::HUP | PollFlags::ERR;
+    let patience = rustix::event::Timespec { tv_sec: LONG.as_secs() as i64, tv_nsec: 0 };
+    let mut polled = [PollFd::new(&peer, hung_up)];
+    assert_eq!(poll(&mut polled, Some(&patience)), Ok(1), "the kernel keeps what nobody will receive");
+    assert!(polled[0].revents().contains(hung_up));
+    assert_eq!(peer.write(b"!").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+    drop((held, stack));
+}
+
+#[test]
 fn an_error_behind_bytes_that_are_thrown_away_is_the_next_call_s() {
     let Some((world, script)) = World::scripted() else { return };
     script.tells(&[frag(0, 10, 1)]);

@@ -10,7 +10,7 @@ use crate::rx::{Queues, Sorted};
 /// it asks in this order, again and again:
 ///
 /// 1. [`Link::receive`], until it gives none;
-/// 2. [`Link::transmit`], at most as often as [`Link::room`] says;
+/// 2. [`Link::transmit`], at most as often as [`Link::room`] says; or [`Link::transmit_more`] for several, and [`Link::flush`] behind them;
 /// 3. [`Link::deadline`]: when to come back at the latest. (A link with a descriptor is readable then, too.)
 ///
 /// The payload goes by reference with what keeps its sends from completing: [`Packet::free`] says what became of it.
@@ -26,6 +26,15 @@ pub trait Link {
     /// nobody else holds it, the sends that it carries bytes of complete. One that it has no room for, or does not take (too long, not
     /// among the [`Capabilities`]), is dropped, and counted.
     fn transmit(&mut self, now_ns: u64, packet: Packet);
+
+    /// As [`Link::transmit`], where more follow at once: it may keep the packet back to have it leave with them, until [`Link::flush`]. What is transmitted
+    /// otherwise leaves behind it. (The kernel's drivers know this as netdev_xmit_more().)
+    fn transmit_more(&mut self, now_ns: u64, packet: Packet) {
+        self.transmit(now_ns, packet);
+    }
+
+    /// Has leave what [`Link::transmit_more`] has kept back, as far as there is room for it.
+    fn flush(&mut self, _now_ns: u64) {}
 
     /// The next packet that has arrived; `None` when there is none.
     fn receive(&mut self, now_ns: u64) -> Option<Packet>;
@@ -50,6 +59,12 @@ impl<L: Link + ?Sized> Link for &mut L {
     }
     fn transmit(&mut self, now_ns: u64, packet: Packet) {
         (**self).transmit(now_ns, packet);
+    }
+    fn transmit_more(&mut self, now_ns: u64, packet: Packet) {
+        (**self).transmit_more(now_ns, packet);
+    }
+    fn flush(&mut self, now_ns: u64) {
+        (**self).flush(now_ns);
     }
     fn receive(&mut self, now_ns: u64) -> Option<Packet> {
         (**self).receive(now_ns)

@@ -1,8 +1,10 @@
 //! A real device, in a network namespace of the test's own: it needs root and /dev/net/tun, and says so where it has neither.
 
 use onecopy_chain::notify::Segment;
+use onecopy_chain::{Chain, Fragment};
 use onecopy_link::tap::{Tap, TapConfig, TapError};
-use onecopy_link::{Link, Medium, Packet};
+use onecopy_link::{Link, Medium, Packet, Registered};
+use onecopy_pool::{DeviceId, DeviceMemory, Page};
 use onecopy_sys::netns::Namespace;
 use rustix::io::Errno;
 use std::process::Command;
@@ -173,4 +175,68 @@ fn what_the_interface_does_is_counted() {
     while tap.receive(0).is_some() {}
     tap.transmit(0, packet());
     assert!(tap.stats().gone > 0, "{tap:?}");
+}
+
+/// UDP to port 7000 of 10.77.0.1, without a checksum: its four bytes are those at `at` of a device's memory.
+fn of_device(page: &Page, at: usize, head_before: &[u8]) -> Packet {
+    let mut head = head_before.to_vec();
+    head.extend([
+        0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0x26, 0x31, 10, 77, 0, 2, 10, 77, 0, 1, 35, 40, 27, 88, 0, 12,
+        0, 0,
+    ]);
+    Packet::new(&head, Chain::from(Fragment::new(page.clone(), at, 4).unwrap())).unwrap()
+}
+
+/// Memory that says where each word lies, its pages, and it registered; None, and said why, where it cannot be.
+fn device() -> Option<(DeviceMemory, Vec<Page>, Registered)> {
+    let memory = DeviceMemory::opaque(2, DeviceId(1)).unwrap();
+    let words: Vec<u8> = (0..2048_u32).flat_map(u32::to_le_bytes).collect();
+    memory.write_at(0, &[std::io::IoSlice::new(&words)]).unwrap();
+    let pages = memory.alloc_all().unwrap();
+    let registered = Registered::new(&memory).inspect_err(|why| eprintln!("skipped: {why}")).ok()?;
+    Some((memory, pages, registered))
+}
+
+#[test]
+fn a_device_s_packets_that_are_transmitted_at_once_leave_by_one_call() {
+    let Some(namespace) = namespace() else { return };
+    if Command::new("ip").arg("-V").output().is_err() {
+        return eprintln!("skipped: no ip (iproute2) to set the interface up with");
+    }
+    let Some((_memory, pages, registered)) = device() else { return };
+    let mut tap = open(&namespace, TapConfig::new("onecopy0").medium(Medium::Ip)).unwrap();
+    tap.gather_from(registered);
+    // While the interface is down each is dropped by itself.
+    (0..3).for_each(|n| tap.transmit_more(0, of_device(&pages[0], 4 * n, &[])));
+    tap.flush(0);
+    assert_eq!((tap.stats().down, tap.stats().transmitted, tap.room(0)), (3, 0, usize::MAX));
+    assert!(pages[0].is_unique());
+    ip(&namespace, "addr add 10.77.0.1/24 dev onecopy0");
+    ip(&namespace, "link set onecopy0 up");
+    let socket = namespace.run(|| std::net::UdpSocket::bind("10.77.0.1:7000").unwrap()).unwrap();
+    let before = tap.stats().gathers;
+    (100..106).for_each(|n| tap.transmit_more(0, of_device(&pages[0], 4 * n, &[])));
+    assert_eq!((tap.stats().transmitted, pages[0].is_unique()), (0, false), "more may follow");
+    tap.flush(0);
+    assert_eq!((tap.stats().gathers - before, tap.stats().transmitted), (1, 6));
+    assert!(pages[0].is_unique());
+    for n in 100..106_u32 {
+        let mut buffer = [0; 16];
+        assert_eq!(socket.recv(&mut buffer).unwrap(), 4);
+        assert_eq!(buffer[..4], n.to_le_bytes());
+    }
+    assert_eq!(tap.stats().gathered_bytes, 24);
+}
+
+#[test]
+fn on_a_cable_which_is_full_now_and_then_they_leave_one_by_one() {
+    let Some((_memory, pages, registered)) = device() else { return };
+    let (mut near, mut far) = Tap::cable(1500).unwrap();
+    near.gather_from(registered);
+    (0..6).for_each(|n| near.transmit_more(0, of_device(&pages[0], 4 * n, &[0; 14])));
+    near.flush(0);
+    assert_eq!((near.stats().gathers, near.stats().transmitted), (6, 6));
+    for n in 0..6_u32 {
+        assert_eq!(far.receive(0).unwrap().to_vec().unwrap()[42..], n.to_le_bytes());
+    }
 }

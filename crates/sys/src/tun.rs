@@ -27,6 +27,9 @@ pub const USO4: u32 = libc::TUN_F_USO4;
 /// Over IPv6.
 pub const USO6: u32 = libc::TUN_F_USO6;
 
+/// What [`send_buffer`] says where there is no limit (TUNSETSNDBUF was not asked for).
+pub const NO_LIMIT: u32 = i32::MAX as u32;
+
 /// What is asked of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kind {
@@ -84,6 +87,18 @@ pub fn set_header_len(fd: impl AsFd, len: u32) -> io::Result<()> {
     let len = libc::c_int::try_from(len).map_err(|_| Errno::INVAL)?;
     // SAFETY: the request reads one int, which lives through the call.
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const len) })
+}
+
+/// Bytes of packets that were written and that the kernel is not through with, from which on it takes none (TUNGETSNDBUF). That is the device's.
+///
+/// # Errors
+///
+/// EBADFD where there is no device.
+pub fn send_buffer(fd: impl AsFd) -> io::Result<u32> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request writes one int, which lives through the call.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNGETSNDBUF, &raw mut bytes) })?;
+    u32::try_from(bytes).map_err(|_| Errno::RANGE)
 }
 
 /// The MTU of an interface of this thread's network namespace, in bytes.
@@ -210,5 +225,6 @@ mod tests {
         assert_eq!(set_offload(&file, CHECKSUM), Err(Errno::NOTTY));
         assert_eq!(set_header_len(&file, 10), Err(Errno::NOTTY));
         assert_eq!(set_header_len(&file, u32::MAX), Err(Errno::INVAL));
+        assert_eq!(send_buffer(&file), Err(Errno::NOTTY));
     }
 }

@@ -31,4 +31,4 @@ pub use event::{End, Event, Usage};
 pub use refused::Refused;
 pub use ring::{Config, Counters, Ring, Send};
 pub use table::Key;
-pub use unmapped::{MOST_PLACES, Unmapped};
+pub use unmapped::{MOST_PACKETS, MOST_PLACES, Unmapped};

@@ -19,14 +19,20 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Bytes of the host's memory in front: whole pages of the kernel's, whatever size they have.
 const FRONT: usize = 64 << 10;
 
-/// Places that one call takes.
+/// Places that one packet takes.
 pub const MOST_PLACES: usize = 64;
+
+/// Packets that one call writes ([`Unmapped::write_added`]).
+pub const MOST_PACKETS: usize = 16;
 
 /// The offset of what has none.
 const NOWHERE: u64 = u64::MAX;
 
 /// Of the front's last byte, in the process that it was made in.
 const HERE: u8 = 0x5a;
+
+/// IORING_ENTER_GETEVENTS (include/uapi/linux/io_uring.h): wait for completions.
+const GETEVENTS: u32 = 1;
 
 /// RWF_NOWAIT (include/uapi/linux/fs.h). A ring would wait otherwise, for a descriptor with O_NONBLOCK too.
 const NOWAIT: i32 = 8;
@@ -38,8 +44,14 @@ pub struct Unmapped {
     /// Its last byte says whose process it is: children find it wiped. Invariant: the kernel uses the others, within calls alone.
     front: Mapping,
     len: usize,
-    /// Where a request's bytes lie, as the kernel has it; kept for the next one.
+    /// Where requests' bytes lie, as the kernel has it; kept for the next ones.
     parts: Vec<libc::iovec>,
+    /// How many of these each packet has that was added.
+    added: Vec<usize>,
+    /// Bytes of the front that these have.
+    used: usize,
+    /// A call failed that left requests behind, which name what is no longer so: the ring is of no more use.
+    failed: bool,
 }
 
 // SAFETY: the addresses in `parts` are numbers for the kernel, and of no use between calls; all else is Send.
@@ -52,7 +64,8 @@ impl Unmapped {
     ///
     /// [`Refused`]: there is no io_uring here, it is too old, or the memory that may be locked is less (RLIMIT_MEMLOCK).
     pub fn new(file: impl AsFd, len: usize) -> Result<Unmapped, Refused> {
-        let ring = IoUring::builder().dontfork().build(1).map_err(|error| Refused::Setup(errno(&error)))?;
+        let ring = IoUring::builder().dontfork().build(MOST_PACKETS as u32);
+        let ring = ring.map_err(|error| Refused::Setup(errno(&error)))?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe).map_err(|error| Refused::Setup(errno(&error)))?;
         if !probe.is_supported(opcode::ReadvFixed::CODE) || !probe.is_supported(opcode::WritevFixed::CODE) {
@@ -74,7 +87,8 @@ impl Unmapped {
             rustix::mm::madvise(front.base().as_ptr().cast(), FRONT, Advice::LinuxWipeOnFork)
         };
         let ring = ManuallyDrop::new(ring);
-        let unmapped = Unmapped { ring, front, len, parts: Vec::with_capacity(MOST_PLACES + 1) };
+        let (parts, added) = (Vec::with_capacity(MOST_PLACES + 1), Vec::with_capacity(MOST_PACKETS));
+        let unmapped = Unmapped { ring, front, len, parts, added, used: 0, failed: false };
         wiped.map(|()| unmapped).map_err(Refused::Registered)
     }
 
@@ -84,19 +98,26 @@ impl Unmapped {
     /// # Errors
     ///
     /// What readv(2) says: EAGAIN while there is nothing; EOPNOTSUPP in a fork's child, and for a descriptor that cannot be read without waiting. EFAULT for places that
-    /// are not in the file. EINVAL for no bytes at all, for 64 KiB and more in front, and for more than [`MOST_PLACES`].
+    /// are not in the file. EINVAL for no bytes at all, for 64 KiB and more in front, and for more than [`MOST_PLACES`]. EBUSY while packets are added that are not
+    /// written yet.
     pub fn read(
         &mut self,
         from: impl AsFd,
         front: usize,
         places: &[(u64, usize)],
     ) -> Result<(usize, &[u8]), Errno> {
+        if !self.added.is_empty() {
+            return Err(Errno::BUSY);
+        }
+        self.parts.clear();
         self.note(front, places)?;
         let (fd, count) = (Fd(from.as_fd().as_raw_fd()), self.parts.len() as u32);
         let entry =
             opcode::ReadvFixed::new(fd, self.parts.as_ptr(), count, 0).offset(NOWHERE).rw_flags(NOWAIT);
+        let mut came = Err(Errno::IO);
         // SAFETY: `self.parts` is left alone during the call, which the descriptor outlives. The front is written, of which no slice is left (`&mut self`), and pages that nothing maps.
-        let came = unsafe { self.run(&entry.build())? };
+        unsafe { self.run([entry.build()], |_, result| came = result)? };
+        let came = came?;
         // SAFETY: so many bytes are mapped, and initialised, as fresh memory is. Nobody writes them while the slice lives: the request is over, the next
         // one takes `&mut self`, and a child of this process has a copy of its own.
         Ok((came, unsafe { std::slice::from_raw_parts(self.front.base().as_ptr(), front.min(came)) }))
@@ -109,36 +130,96 @@ impl Unmapped {
     ///
     /// What writev(2) says: EAGAIN while there is no room. As [`Unmapped::read`].
     pub fn write(&mut self, to: impl AsFd, front: &[&[u8]], places: &[(u64, usize)]) -> Result<usize, Errno> {
-        self.note(front.iter().map(|slice| slice.len()).sum(), places)?;
-        let mut at = self.front.base().as_ptr();
+        if !self.added.is_empty() {
+            return Err(Errno::BUSY);
+        }
+        self.add(front, places)?;
+        let mut taken = Err(Errno::IO);
+        self.write_added(to, |result| taken = result);
+        taken
+    }
+
+    /// Has a packet be written by the next [`Unmapped::write_added`]: as [`Unmapped::write`] would write it. What lies in the file may be changed until then, and
+    /// is written as it is then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Unmapped::read`]; ENOBUFS behind [`MOST_PACKETS`], or where their slices have 64 KiB. Then it is not added.
+    pub fn add(&mut self, front: &[&[u8]], places: &[(u64, usize)]) -> Result<(), Errno> {
+        if self.added.is_empty() {
+            self.parts.clear();
+        }
+        if self.added.len() == MOST_PACKETS {
+            return Err(Errno::NOBUFS);
+        }
+        let (before, len) = (self.parts.len(), front.iter().map(|slice| slice.len()).sum());
+        self.note(len, places)?;
+        let mut at = self.front.base().as_ptr().wrapping_add(self.used);
         for slice in front {
-            // SAFETY: `note` has seen that all of them fit in front. Nobody else uses it: between calls the kernel does not, and there is no slice of
-            // it left (`&mut self`).
+            // SAFETY: `note` has seen that all of them fit in front, behind those that were added. Nobody else uses it: between calls the kernel does
+            // not, and there is no slice of it left (`&mut self`).
             at = unsafe {
                 at.copy_from_nonoverlapping(slice.as_ptr(), slice.len());
                 at.add(slice.len())
             };
         }
-        let (fd, count) = (Fd(to.as_fd().as_raw_fd()), self.parts.len() as u32);
-        let entry =
-            opcode::WritevFixed::new(fd, self.parts.as_ptr(), count, 0).offset(NOWHERE).rw_flags(NOWAIT);
-        // SAFETY: `self.parts` is left alone during the call, which the descriptor outlives. The kernel only reads.
-        unsafe { self.run(&entry.build()) }
+        self.used += len;
+        self.added.push(self.parts.len() - before);
+        Ok(())
     }
 
-    /// Notes so many bytes in front, if there are any, and these places, as the kernel has them.
+    /// Packets that are added, and not written yet.
+    pub fn added(&self) -> usize {
+        self.added.len()
+    }
+
+    /// Forgets them. Returns how many there were.
+    pub fn forget_added(&mut self) -> usize {
+        self.parts.clear();
+        self.used = 0;
+        let count = self.added.len();
+        self.added.clear();
+        count
+    }
+
+    /// Writes the packets that were added to `to`, without waiting, by one call: each as a write of its own, in their order. What one does says nothing of the
+    /// next. `became` is told of each, in order, what [`Unmapped::write`] would say; then none are added any more.
+    pub fn write_added(&mut self, to: impl AsFd, mut became: impl FnMut(Result<usize, Errno>)) {
+        let fd = Fd(to.as_fd().as_raw_fd());
+        let mut outcomes = [None; MOST_PACKETS];
+        let (count, parts, added) = (self.added.len(), &self.parts, &self.added);
+        let mut begin = 0;
+        let entries: [Option<Entry>; MOST_PACKETS] = std::array::from_fn(|index| {
+            let parts = &parts[begin..begin + *added.get(index)?];
+            begin += parts.len();
+            let entry = opcode::WritevFixed::new(fd, parts.as_ptr(), parts.len() as u32, 0);
+            Some(entry.offset(NOWHERE).rw_flags(NOWAIT).build())
+        });
+        // SAFETY: `self.parts` is left alone during the call, which the descriptor outlives. The kernel only reads.
+        let run = unsafe { self.run(entries.into_iter().flatten(), |n, result| outcomes[n] = Some(result)) };
+        self.forget_added();
+        // Those that were not made have no outcome of their own.
+        let other = Err(run.err().unwrap_or(Errno::IO));
+        outcomes[..count].iter().for_each(|outcome| became(outcome.unwrap_or(other)));
+    }
+
+    /// Notes so many bytes in front, behind those that are used, if there are any, and these places, as the kernel has them. Where it fails nothing is noted.
     fn note(&mut self, front: usize, places: &[(u64, usize)]) -> Result<(), Errno> {
         if front >= FRONT || places.len() > MOST_PLACES || (front == 0 && places.is_empty()) {
             return Err(Errno::INVAL);
         }
-        let base = self.front.base().as_ptr();
-        self.parts.clear();
+        if self.used + front >= FRONT {
+            return Err(Errno::NOBUFS);
+        }
+        let (base, before) = (self.front.base().as_ptr(), self.parts.len());
         if front > 0 {
-            self.parts.push(libc::iovec { iov_base: base.cast(), iov_len: front });
+            let iov_base = base.wrapping_add(self.used).cast();
+            self.parts.push(libc::iovec { iov_base, iov_len: front });
         }
         for (at, len) in places {
             let end = usize::try_from(*at).ok().and_then(|at| at.checked_add(*len));
             if *len == 0 || end.is_none_or(|end| end > self.len) {
+                self.parts.truncate(before);
                 return Err(Errno::FAULT);
             }
             // A number for the kernel, no address.
@@ -154,36 +235,59 @@ impl Unmapped {
         unsafe { self.front.base().as_ptr().add(FRONT - 1).read_volatile() == HERE }
     }
 
-    /// Makes a request, and waits until it is over. When this returns nothing is under way.
+    /// Makes requests, and waits until all are over: of each `done` is told, by its place among them. When this returns nothing is under way.
     ///
     /// # Safety
     ///
-    /// What the entry points at is valid until this returns, and if the kernel is to write it, nobody else looks at it.
-    unsafe fn run(&mut self, entry: &Entry) -> Result<usize, Errno> {
+    /// What the entries point at is valid until this returns, and if the kernel is to write it, nobody else looks at it.
+    unsafe fn run(
+        &mut self,
+        entries: impl IntoIterator<Item = Entry>,
+        mut done: impl FnMut(usize, Result<usize, Errno>),
+    ) -> Result<(), Errno> {
         if !self.is_here() {
             return Err(Errno::OPNOTSUPP);
         }
-        // SAFETY: the caller's: this returns only when the request has completed, or when it was not handed over and never will be.
-        let pushed = unsafe { self.ring.submission().push(entry) };
-        if pushed.is_err() {
-            // One was left behind by a call that failed; the ring is of no more use.
+        if self.failed {
             return Err(Errno::IO);
         }
-        let result = loop {
-            if let Some(entry) = self.ring.completion().next() {
-                break entry.result();
+        let (mut left, mut queue) = (0, self.ring.submission());
+        for entry in entries {
+            // SAFETY: the caller's: this returns only when each request has completed, or when it was not handed over and never will be.
+            let pushed = unsafe { queue.push(&entry.user_data(left as u64)) };
+            debug_assert!(pushed.is_ok(), "as many fit as may be added, and none is left from before");
+            left += usize::from(pushed.is_ok());
+        }
+        drop(queue);
+        // Requests that were not handed over, once something is so wrong that they are not to be.
+        let (mut behind, mut failed) = (0, None);
+        loop {
+            for entry in self.ring.completion() {
+                let result = usize::try_from(entry.result());
+                let result = result.map_err(|_| Errno::from_raw_os_error(-entry.result()));
+                done(entry.user_data() as usize, result);
+                left -= 1;
+            }
+            if left == behind {
+                return failed.map_or(Ok(()), Err);
             }
             // What does not wait is over when it has been handed over; a wait that is not needed has its price.
             let handed_over = self.ring.submission().is_empty();
-            let entered = if handed_over { self.ring.submit_and_wait(1) } else { self.ring.submit() };
+            let entered = match (failed, handed_over) {
+                (None, false) => self.ring.submit(),
+                // SAFETY: it has no argument.
+                _ => unsafe { self.ring.submitter().enter::<()>(0, 1, GETEVENTS, None) },
+            };
             match entered.map_err(|error| errno(&error)) {
                 Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
-                Err(errno) if !self.ring.submission().is_empty() => return Err(errno),
                 // What the kernel has taken ends, and is waited for.
-                Err(_) => {}
+                Err(errno) => {
+                    behind = self.ring.submission().len();
+                    self.failed |= behind > 0;
+                    failed = failed.or(self.failed.then_some(errno));
+                }
             }
-        };
-        usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result))
+        }
     }
 }
 
@@ -288,6 +392,69 @@ mod tests {
     }
 
     #[test]
+    fn packets_that_were_added_are_written_by_one_call_each_for_itself() {
+        let Some((file, mut unmapped)) = unmapped() else { return };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let data: Vec<u8> = (0..LEN as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        pwrite(&file, &data, 0).unwrap();
+        let outcomes = |unmapped: &mut Unmapped, to: &std::os::fd::OwnedFd| {
+            let mut all = Vec::new();
+            unmapped.write_added(to, |outcome| all.push(outcome));
+            all
+        };
+        assert!(outcomes(&mut unmapped, &near).is_empty());
+        for n in 0..MOST_PACKETS {
+            // What is refused in between changes nothing.
+            assert_eq!(unmapped.add(&[b"no"], &[(0, 1), (LEN as u64, 1)]), Err(Errno::FAULT));
+            let places = [(n as u64 * 5000, 3000 + n), (n as u64 * 3, 7)];
+            assert_eq!(unmapped.add(&[&[n as u8; 10], b"head"], &places[..1 + n % 2]), Ok(()));
+        }
+        assert_eq!(unmapped.add(&[b"one more"], &[]), Err(Errno::NOBUFS));
+        assert_eq!(unmapped.added(), MOST_PACKETS);
+        // Neither of these may use the front now.
+        assert_eq!(unmapped.read(&near, 10, &[(0, 10)]), Err(Errno::BUSY));
+        assert_eq!(unmapped.write(&near, &[b"!"], &[]), Err(Errno::BUSY));
+        let taken = outcomes(&mut unmapped, &near);
+        assert_eq!((taken.len(), unmapped.added()), (MOST_PACKETS, 0));
+        let mut got = vec![0; 10_000];
+        for (n, taken) in taken.into_iter().enumerate() {
+            let behind = if n % 2 == 1 { &data[n * 3..n * 3 + 7] } else { &[] };
+            let wanted = [&[n as u8; 10], &b"head"[..], &data[n * 5000..][..3000 + n], behind].concat();
+            assert_eq!(taken, Ok(wanted.len()));
+            assert_eq!(rustix::io::read(&far, &mut got), Ok(wanted.len()));
+            assert!(got[..wanted.len()] == wanted, "{n}");
+        }
+        // There is no room for all of them: those in front are taken, and what comes then tells of no harm.
+        let mut sent = 0;
+        let (mut before, mut all) = (0, vec![]);
+        while all.iter().all(Result::is_ok) && sent < 1000 {
+            (0..4).for_each(|_| unmapped.add(&[&[0; 100]], &[(0, 30_000)]).unwrap());
+            all = outcomes(&mut unmapped, &near);
+            (before, sent) = (sent, sent + all.iter().filter(|outcome| outcome.is_ok()).count());
+        }
+        assert!(
+            sent < 1000 && all[sent - before..] == vec![Err(Errno::AGAIN); 4 - (sent - before)],
+            "{all:?}"
+        );
+        for _ in 0..sent {
+            assert_eq!(rustix::io::read(&far, &mut vec![0; 40_000]), Ok(30_100));
+        }
+        unmapped.add(&[b"forgotten"], &[]).unwrap();
+        assert_eq!(unmapped.forget_added(), 1);
+        // What is wrong with a descriptor is told of each.
+        (0..3).for_each(|_| unmapped.add(&[b"!"], &[]).unwrap());
+        let (reads, _writes) = rustix::pipe::pipe().unwrap();
+        assert_eq!(outcomes(&mut unmapped, &reads), [Err(Errno::BADF); 3]);
+        assert_eq!(unmapped.write(&near, &[b"!"], &[]), Ok(1));
+        // More than 64 KiB in front.
+        unmapped.add(&[&[0; 40_000]], &[]).unwrap();
+        assert_eq!(unmapped.add(&[&[0; 30_000]], &[]), Err(Errno::NOBUFS));
+        assert_eq!(unmapped.add(&[&[0; 65_536]], &[]), Err(Errno::INVAL));
+        assert_eq!(outcomes(&mut unmapped, &near), [Ok(40_000)]);
+    }
+
+    #[test]
     fn places_outside_are_refused_and_what_is_there_stays() {
         let Some((_file, mut unmapped)) = unmapped() else { return };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -312,7 +479,11 @@ mod tests {
         let held = std::cell::RefCell::new(Some(unmapped));
         let child = onecopy_sys::fork::child(|| {
             let mut unmapped = held.take();
-            let refused = unmapped.as_mut().map(|unmapped| unmapped.read(&near, 1, &[(0, 4)]).map(drop));
+            let refused = unmapped.as_mut().map(|unmapped| {
+                unmapped.add(&[b"!"], &[])?;
+                unmapped.write_added(&near, |outcome| assert_eq!(outcome, Err(Errno::OPNOTSUPP)));
+                unmapped.read(&near, 1, &[(0, 4)]).map(drop)
+            });
             // What the child drops is still the parent's.
             drop(unmapped);
             i32::from(refused != Some(Err(Errno::OPNOTSUPP)))

@@ -35,7 +35,8 @@ impl Tap {
         let longest = medium.header_len() + mtu.max(capabilities.super_segment) as usize;
         Ok(Tap {
             receiver: Receiver::new(medium, longest, pools),
-            transmitter: Transmitter::new(capabilities),
+            // One by one: while one has to wait, the next one might be taken, and would overtake it.
+            transmitter: Transmitter::new(capabilities, 1),
             fd,
             config: TapConfig::new("cable").mtu(mtu),
             stats: Stats::default(),

@@ -6,7 +6,7 @@ use onecopy_uring::Unmapped;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// One packet a call.
+/// One packet a call, but for those that are gathered from a device's memory.
 pub(super) trait Device {
     /// Reads the next packet; EAGAIN while there is none. As many bytes as there is room for mean that it may be longer.
     fn read(&mut self, into: &[Span<'_>]) -> Result<usize, Errno>;
@@ -21,14 +21,9 @@ pub(super) trait Device {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Writes one, whose payload lies at places among `pages`. EOPNOTSUPP where it cannot.
-    fn gather(
-        &mut self,
-        _pages: &mut Unmapped,
-        _front: [&[u8]; 2],
-        _places: &[(u64, usize)],
-    ) -> Result<(), Errno> {
-        Err(Errno::OPNOTSUPP)
+    /// Writes those that were added to `pages` ([`Unmapped::add`]), and says what became of each, in order. EOPNOTSUPP where it cannot.
+    fn gather(&mut self, pages: &mut Unmapped, mut became: impl FnMut(Result<(), Errno>)) {
+        (0..pages.forget_added()).for_each(|_| became(Err(Errno::OPNOTSUPP)));
     }
 
     /// Writes one.
@@ -55,13 +50,9 @@ impl Device for OwnedFd {
         pages.read(&*self, front, places)
     }
 
-    fn gather(
-        &mut self,
-        pages: &mut Unmapped,
-        front: [&[u8]; 2],
-        places: &[(u64, usize)],
-    ) -> Result<(), Errno> {
-        pages.write(&*self, &front, places).map(drop)
+    fn gather(&mut self, pages: &mut Unmapped, mut became: impl FnMut(Result<(), Errno>)) {
+        // It takes a packet whole or not at all.
+        pages.write_added(&*self, |taken| became(taken.map(drop)));
     }
 
     #[inline]

@@ -29,7 +29,8 @@
 //! What belongs in a device's memory that is a file is put there by that one copy, where it is foreseen ([`Link::receive_sorted`]): a vector into
 //! registered pages that nothing maps takes the place of readv(2)'s.
 //!
-//! Payload in a device's memory is taken from there in the same way ([`Tap::gather_from`]). That of other memory is brought to the host's
+//! Payload in a device's memory is taken from there in the same way ([`Tap::gather_from`]); several such packets by one call, where they are transmitted at once
+//! ([`Link::transmit_more`]). That of other memory is brought to the host's
 //! first, by the device's own copy ([`Page::copy_out`](onecopy_pool::Page::copy_out)): one for each run of it that lies in one piece
 //! (`staged_bytes`, `staging_ns`).
 //!
@@ -52,6 +53,8 @@ mod stage;
 mod stats;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod together;
 mod transmit;
 mod views;
 
@@ -70,7 +73,7 @@ use receive::{Pools, Receiver};
 use rustix::io::Errno;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use transmit::{FRAGMENTS, Transmitter};
+use transmit::{BATCH, FRAGMENTS, Transmitter};
 
 /// How a TAP is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,12 +195,14 @@ impl Tap {
         }
         let mtu = tun::mtu(name).map_err(What::Mtu)?;
         let capabilities = Capabilities { fragments: FRAGMENTS, ..offloads.capabilities(config.medium, mtu) };
+        // Where the kernel takes all, what one packet says is not that it has to wait, while the next one is taken.
+        let batch = if tun::send_buffer(&fd).is_ok_and(|bytes| bytes == tun::NO_LIMIT) { BATCH } else { 1 };
         // Ethernet's header and two tags, where there is one.
         let beside = if ethernet { config.medium.header_len() + 8 } else { 0 };
         let longest = beside + mtu.max(capabilities.super_segment) as usize;
         Ok(Tap {
             receiver: Receiver::new(config.medium, longest, pools),
-            transmitter: Transmitter::new(capabilities),
+            transmitter: Transmitter::new(capabilities, batch),
             fd,
             config,
             stats: Stats::default(),
@@ -257,6 +262,16 @@ impl Link for Tap {
     #[inline]
     fn transmit(&mut self, _: u64, packet: Packet) {
         self.transmitter.transmit(&mut self.fd, &mut self.stats, packet);
+    }
+
+    #[inline]
+    fn transmit_more(&mut self, _: u64, packet: Packet) {
+        self.transmitter.transmit_more(&mut self.fd, &mut self.stats, packet);
+    }
+
+    #[inline]
+    fn flush(&mut self, _: u64) {
+        self.transmitter.hand_over(&mut self.fd, &mut self.stats);
     }
 
     #[inline]

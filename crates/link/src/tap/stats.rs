@@ -29,6 +29,8 @@ counters! {
 
         /// Bytes of payload that the kernel took from a device's memory itself.
         gathered_bytes,
+        /// Calls by which it was asked to, of one packet each or several.
+        gathers,
         /// Bytes of payload that were brought from a device's memory to the host's, so that the kernel could gather them.
         staged_bytes,
         /// Nanoseconds that the thread which transmits spent on these copies.

@@ -4,7 +4,7 @@ use super::device::Device;
 use super::header::{self, Header};
 use super::receive::{Pools, Receiver};
 use super::stats::Stats;
-use super::transmit::{FRAGMENTS, Transmitter};
+use super::transmit::{BATCH, FRAGMENTS, Transmitter};
 use crate::capabilities::{Capabilities, Medium};
 use crate::packet::{Gso, Packet, Train};
 use crate::registered::Registered;
@@ -22,24 +22,27 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 /// Packets are those of a socket, so that the kernel itself gathers and scatters them; what it says is at will.
-struct Made {
+pub(super) struct Made {
     near: OwnedFd,
     far: OwnedFd,
-    /// What it says of the next writes.
-    says: VecDeque<Errno>,
+    /// What it says of the next writes; none: what the kernel says.
+    pub(super) says: VecDeque<Option<Errno>>,
     /// Headers that it does not take.
-    refuses: fn(&Header) -> bool,
+    pub(super) refuses: fn(&Header) -> bool,
     /// It takes payload from where nothing is mapped.
-    gathers: bool,
-    written: Vec<(Header, Vec<u8>)>,
+    pub(super) gathers: bool,
+    /// How many packets each call gathered.
+    pub(super) gathered: Vec<usize>,
+    pub(super) written: Vec<(Header, Vec<u8>)>,
 }
 
 impl Made {
-    fn new() -> Made {
+    pub(super) fn new() -> Made {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (near, far) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        Made { near, far, says: VecDeque::new(), refuses: |_| false, gathers: false, written: Vec::new() }
+        let (says, gathered, written) = Default::default();
+        Made { near, far, says, refuses: |_| false, gathers: false, gathered, written }
     }
 
     fn arrives(&self, header: Header, bytes: &[u8]) {
@@ -54,17 +57,14 @@ impl Device for Made {
         read_scattered(&self.near, into)
     }
 
-    fn gather(
-        &mut self,
-        pages: &mut Unmapped,
-        front: [&[u8]; 2],
-        places: &[(u64, usize)],
-    ) -> Result<(), Errno> {
+    fn gather(&mut self, pages: &mut Unmapped, mut became: impl FnMut(Result<(), Errno>)) {
+        self.gathered.push(pages.added());
         if !self.gathers {
-            return Err(Errno::OPNOTSUPP);
+            return (0..pages.forget_added()).for_each(|_| became(Err(Errno::OPNOTSUPP)));
         }
-        let len = pages.write(&self.near, &front, places)?;
-        self.took(len)
+        let mut taken = Vec::new();
+        pages.write_added(&self.near, |len| taken.push(len));
+        taken.into_iter().for_each(|len| became(len.and_then(|len| self.took(len))));
     }
 
     fn write(&mut self, from: &[Span<'_>]) -> Result<(), Errno> {
@@ -79,7 +79,7 @@ impl Made {
         let mut bytes = vec![0; len];
         assert_eq!(rustix::io::read(&self.far, &mut bytes), Ok(len));
         let header = Header::of_bytes(bytes[..header::LEN].try_into().unwrap());
-        if let Some(errno) = self.says.pop_front() {
+        if let Some(errno) = self.says.pop_front().flatten() {
             return Err(errno);
         }
         if (self.refuses)(&header) {
@@ -90,12 +90,12 @@ impl Made {
     }
 }
 
-fn pool(pages: u32) -> PagePool {
+pub(super) fn pool(pages: u32) -> PagePool {
     PagePool::new(PoolConfig::new().limit(pages), Heap::new()).unwrap()
 }
 
 /// Ethernet, IPv4 with so many words of options, TCP with so many; whole, with its checksum still to be finished.
-fn head(ip_options: usize, tcp_options: usize, payload: usize) -> Vec<u8> {
+pub(super) fn head(ip_options: usize, tcp_options: usize, payload: usize) -> Vec<u8> {
     let (ip, tcp) = (20 + ip_options * 4, 20 + tcp_options * 4);
     let mut head = vec![0; 14 + ip + tcp];
     head[12] = 8;
@@ -107,7 +107,7 @@ fn head(ip_options: usize, tcp_options: usize, payload: usize) -> Vec<u8> {
     head
 }
 
-fn bytes(len: usize) -> Vec<u8> {
+pub(super) fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect()
 }
 
@@ -260,12 +260,12 @@ fn without_pages_acknowledgements_still_come() {
     assert_eq!(receiver.receive(&mut device, &mut stats).unwrap().to_vec().unwrap(), data);
 }
 
-fn capabilities() -> Capabilities {
+pub(super) fn capabilities() -> Capabilities {
     Capabilities { fragments: FRAGMENTS, unreadable: false, ..Capabilities::all(Medium::Ethernet, 1500) }
 }
 
 /// A super-segment with so much payload, of segments of 1448 bytes.
-fn train(pool: &PagePool, payload: usize) -> Packet {
+pub(super) fn train(pool: &PagePool, payload: usize) -> Packet {
     let mut chain = Chain::new();
     Writer::new(pool).append(&mut chain, &bytes(payload)).unwrap();
     let mut packet = Packet::new(&head(0, 3, payload), chain).unwrap();
@@ -277,7 +277,7 @@ fn train(pool: &PagePool, payload: usize) -> Packet {
 #[test]
 fn a_packet_is_gathered_and_its_sends_are_told_of_the_copy() {
     let (mut device, mut stats, pool) = (Made::new(), Stats::default(), pool(64));
-    let mut transmitter = Transmitter::new(capabilities());
+    let mut transmitter = Transmitter::new(capabilities(), BATCH);
     let mut packet = train(&pool, 30_000);
     let mut lender = Lender::new(Config::default()).unwrap();
     let mut lent = pool.alloc().unwrap();
@@ -301,8 +301,8 @@ fn a_packet_is_gathered_and_its_sends_are_told_of_the_copy() {
 #[test]
 fn while_the_kernel_takes_none_there_is_no_room() {
     let (mut device, mut stats, pool) = (Made::new(), Stats::default(), pool(64));
-    let mut transmitter = Transmitter::new(capabilities());
-    device.says.extend([Errno::AGAIN; 3]);
+    let mut transmitter = Transmitter::new(capabilities(), BATCH);
+    device.says.extend([Errno::AGAIN; 3].map(Some));
     transmitter.transmit(&mut device, &mut stats, train(&pool, 3000));
     assert_eq!((transmitter.room(), stats.waited, device.written.len()), (0, 1, 0));
     // Who does not ask for room has his packet dropped, and this one still waits.
@@ -329,10 +329,10 @@ fn cut(packet: Packet) -> Vec<Vec<u8>> {
 #[test]
 fn segmentation_that_is_refused_is_done_here() {
     let (mut device, mut stats, pool) = (Made::new(), Stats::default(), pool(64));
-    let mut transmitter = Transmitter::new(capabilities());
+    let mut transmitter = Transmitter::new(capabilities(), BATCH);
     device.refuses = |header| header.gso_type != 0;
     // It has to wait in the middle, too.
-    device.says.extend([Errno::INVAL, Errno::AGAIN]);
+    device.says.extend([Errno::INVAL, Errno::AGAIN].map(Some));
     transmitter.transmit(&mut device, &mut stats, train(&pool, 5000));
     assert_eq!((transmitter.room(), stats.offload_refused), (0, 0));
     assert!(transmitter.capabilities().tcp_segmentation);
@@ -362,7 +362,7 @@ fn segmentation_that_is_refused_is_done_here() {
 #[test]
 fn checksums_that_are_refused_are_finished_here() {
     let (mut device, mut stats, pool) = (Made::new(), Stats::default(), pool(64));
-    let mut transmitter = Transmitter::new(capabilities());
+    let mut transmitter = Transmitter::new(capabilities(), BATCH);
     device.refuses = |header| header.flags != 0;
     transmitter.transmit(&mut device, &mut stats, train(&pool, 4000));
     transmitter.transmit(&mut device, &mut stats, train(&pool, 100));
@@ -377,13 +377,13 @@ fn checksums_that_are_refused_are_finished_here() {
 #[test]
 fn what_is_wrong_with_one_packet_ends_no_offload() {
     let (mut device, mut stats, pool) = (Made::new(), Stats::default(), pool(64));
-    let mut transmitter = Transmitter::new(capabilities());
+    let mut transmitter = Transmitter::new(capabilities(), BATCH);
     let mut broken = train(&pool, 2000);
     broken.head_mut()[46] = 0xf0;
-    device.says.push_back(Errno::INVAL);
+    device.says.push_back(Some(Errno::INVAL));
     transmitter.transmit(&mut device, &mut stats, broken);
     assert_eq!((stats.not_taken, stats.cut), (1, 0));
-    device.says.extend([Errno::INVAL; 2]);
+    device.says.extend([Errno::INVAL; 2].map(Some));
     let mut single = train(&pool, 1000);
     single.set_gso(None);
     transmitter.transmit(&mut device, &mut stats, single.share());
@@ -396,8 +396,8 @@ fn what_is_wrong_with_one_packet_ends_no_offload() {
 #[test]
 fn what_is_dropped_is_counted_by_the_reason() {
     let (mut device, mut stats, pool) = (Made::new(), Stats::default(), pool(64));
-    let mut transmitter = Transmitter::new(capabilities());
-    device.says.extend([Errno::IO, Errno::NOMEM, Errno::NOBUFS, Errno::BADFD, Errno::PERM]);
+    let mut transmitter = Transmitter::new(capabilities(), BATCH);
+    device.says.extend([Errno::IO, Errno::NOMEM, Errno::NOBUFS, Errno::BADFD, Errno::PERM].map(Some));
     for _ in 0..5 {
         transmitter.transmit(&mut device, &mut stats, train(&pool, 2000));
     }
@@ -452,7 +452,7 @@ fn device_payload_goes(registered: bool, gathers: bool) {
             packet.set_gso(Some(Gso { train: Train::Tcp, size: 1448, network: 14 }));
             packet
         };
-        let mut transmitter = Transmitter::new(Capabilities { unreadable: true, ..capabilities() });
+        let mut transmitter = Transmitter::new(Capabilities { unreadable: true, ..capabilities() }, BATCH);
         if registered {
             let registered = match Registered::new(&memory) {
                 Ok(registered) => registered,
@@ -460,7 +460,7 @@ fn device_payload_goes(registered: bool, gathers: bool) {
             };
             transmitter.gather_from(registered);
         }
-        device.says.push_back(Errno::AGAIN);
+        device.says.push_back(Some(Errno::AGAIN));
         let before = memory.copied().out;
         transmitter.transmit(&mut device, &mut stats, with(chain));
         let waits_there = pages.iter().any(|page| !page.is_unique());
@@ -478,7 +478,7 @@ fn device_payload_goes(registered: bool, gathers: bool) {
         Writer::new(&host).append(&mut plain, &same).unwrap();
         let (mut rival, mut stats) = (Made::new(), Stats::default());
         rival.refuses = refuses;
-        Transmitter::new(capabilities()).transmit(&mut rival, &mut stats, with(plain));
+        Transmitter::new(capabilities(), BATCH).transmit(&mut rival, &mut stats, with(plain));
         assert!(!device.written.is_empty());
         assert_eq!(device.written, rival.written);
     }

@@ -278,8 +278,9 @@ impl Shard {
             && let Some(packet) = self.inet.transmit()
         {
             self.count_sent(packet.len());
-            self.link.transmit(now, packet);
+            self.link.transmit_more(now, packet);
         }
+        self.link.flush(now);
         // What left has made room, which others wait for. If all has left, nobody waits for the link any more.
         leader |= self.tell();
         leader

@@ -1,7 +1,8 @@
 //! Streams between two stacks on one cable: what programs do with std's, done with these.
 
 use onecopy_link::Tap;
-use onecopy_net::tcp::{Listener, Stream};
+use onecopy_net::tcp::fast_open::Use;
+use onecopy_net::tcp::{Listener, Settings, Stream};
 use onecopy_net::{Driver, RecvFlags, SendFlags, Stack, Wait};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -100,6 +101,54 @@ fn a_connect_gives_up_at_its_limit() {
     let nobody = SocketAddr::from(([10, 0, 0, 77], 80));
     let error = Stream::connect_timeout(&a, nobody, Duration::from_millis(20)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
+}
+
+#[test]
+fn who_was_there_before_sends_with_its_syn() {
+    let (a, b) = Tap::cable(MTU).unwrap();
+    let build = |tap, address, how| {
+        let builder = Stack::builder().link(tap).address(address).wait(Wait::Block);
+        builder.tcp(move |tcp| tcp.fast_open = how).build().unwrap()
+    };
+    let (a, b) = (build(a, "10.0.0.1/24", Use::CLIENT), build(b, "10.0.0.2/24", Use::SERVER));
+    let listener = Listener::bind(&b, at(0)).unwrap();
+    listener.set(|settings| settings.fast_open_queue = Some(4)).unwrap();
+    let to = listener.local_addr().unwrap();
+    let connect = || Stream::connect_with(&a, to, |settings| settings.fast_open_connect = true).unwrap();
+    // The first one brings the cookie, and is made as others are.
+    let first = connect();
+    assert_eq!(first.info().state, 1, "established");
+    drop((first, listener.accept().unwrap()));
+    // The second one begins with what is sent.
+    let second = connect();
+    assert_eq!(b.with(|inet| inet.tcp_stats().fast_open_begun), 0);
+    assert_eq!(second.send(b"hello").unwrap(), 5);
+    let (server, _) = listener.accept().unwrap();
+    let mut bytes = [0; 9];
+    assert_eq!(server.recv(&mut bytes).unwrap(), 5);
+    assert_eq!(&bytes[..5], b"hello");
+    server.send(b"there").unwrap();
+    assert_eq!(second.recv(&mut bytes).unwrap(), 5);
+    assert_eq!(b.with(|inet| inet.tcp_stats().fast_open_begun), 1);
+    assert_eq!(a.with(|inet| inet.tcp_stats().fast_open_taken), 1);
+    // TCPI_OPT_SYN_DATA: what went with the SYN was acknowledged.
+    assert!(second.info().options & 32 != 0, "{:?}", second.info());
+}
+
+#[test]
+fn a_syn_goes_by_the_settings_that_it_is_connected_with() {
+    let (a, b) = stacks();
+    let listener = Listener::bind(&b, at(0)).unwrap();
+    let to = listener.local_addr().unwrap();
+    let change = |settings: &mut Settings| settings.max_segment = Some(700);
+    let client = Stream::connect_with(&a, to, change).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    // (Timestamps take 12 of them.)
+    assert_eq!((server.info().snd_mss, client.info().snd_mss), (688, 688));
+    // What a stack does not have is refused before anything is sent.
+    let short = |settings: &mut Settings| settings.max_segment = Some(1);
+    let refused = Stream::connect_with(&a, to, short).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
 }
 
 #[test]

@@ -92,6 +92,8 @@ pub struct Config {
     pub fast_open_pause: Duration,
     /// The congestion control of new connections (tcp_congestion_control).
     pub congestion: super::congestion::Algorithm,
+    /// How CUBIC's slow start ends but by loss. (Linux has HyStart alone.)
+    pub slow_start: super::congestion::SlowStart,
     /// Packets that are sent at first (RFC 6928; `ip route ... initcwnd`).
     pub initial_window: u8,
     /// The shortest timeout (tcp_rto_min_us).
@@ -167,6 +169,7 @@ impl Default for Config {
             fast_open_keys: None,
             fast_open_pause: Duration::ZERO,
             congestion: super::congestion::Algorithm::Cubic,
+            slow_start: super::congestion::SlowStart::HyStart,
             initial_window: 10,
             rto_min: Duration::from_millis(200),
         }

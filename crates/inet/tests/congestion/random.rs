@@ -112,7 +112,7 @@ proptest! {
                 }
                 Step::Begin { idle } => window.flight_begins(now, idle),
                 Step::Switch(to) => {
-                    window.set_algorithm(to);
+                    window.set_algorithm(to, SlowStart::HyStart);
                     prop_assert_eq!(window.algorithm(), to);
                 }
                 Step::Rest => window.rest(),

@@ -1,14 +1,14 @@
 //! Whole stories with the figures that Linux has in them, as packetdrill's scripts expect them of it (gtests/net/tcp: sack, fast_recovery).
 
 use crate::script::Script;
-use onecopy_inet::tcp::congestion::Algorithm;
+use onecopy_inet::tcp::congestion::{Algorithm, SlowStart};
 use onecopy_inet::tcp::snd::{State, Transmit};
 
 #[test]
 fn selections_that_fill_up_step_by_step() {
     // sack/sack-shift-sacked-2-6-8-3-9-nofack, whose packets are counted from 0.
     let mut tcp = Script::new();
-    tcp.sender.established(Algorithm::Cubic, 10);
+    tcp.sender.established(Algorithm::Cubic, SlowStart::HyStart, 10);
     tcp.send_at_once(10).at(200);
     tcp.sack(0, &[3..=3]);
     tcp.at(201);
@@ -46,7 +46,7 @@ fn selections_that_fill_up_step_by_step() {
 fn an_acknowledgement_that_was_overtaken_brings_its_selection() {
     // fast_recovery/prr-ss-ack-below-snd_una-cubic, with round trips ten times as long.
     let mut tcp = Script::new();
-    tcp.sender.established(Algorithm::Cubic, 10);
+    tcp.sender.established(Algorithm::Cubic, SlowStart::HyStart, 10);
     tcp.send_at_once(10).at(200);
     tcp.sack(0, &[2..=2]);
     tcp.sack(0, &[2..=3]);
@@ -88,7 +88,7 @@ fn four_packets_of_which_the_first_is_lost() {
 fn a_lost_packet_of_ten_with_prr() {
     // fast_recovery/prr-ss-10pkt-lost-1, by cubic: 7 of 10 are the goal.
     let mut tcp = Script::new();
-    tcp.sender.established(Algorithm::Cubic, 10);
+    tcp.sender.established(Algorithm::Cubic, SlowStart::HyStart, 10);
     tcp.send_at_once(10).at(200);
     tcp.sack(0, &[2..=2]);
     tcp.sack(0, &[2..=3]);

@@ -2,7 +2,7 @@
 //! are what the pieces say after each step.
 
 use crate::script::{ISS, MSS, Script};
-use onecopy_inet::tcp::congestion::Algorithm;
+use onecopy_inet::tcp::congestion::{Algorithm, SlowStart};
 use onecopy_inet::tcp::snd::{Ack, Sender, Timeout, Transmit};
 use onecopy_inet::wire::Seq;
 use onecopy_inet::wire::tcp::Blocks;
@@ -296,7 +296,7 @@ proptest! {
     ) {
         let mut tcp = Script::with(sack);
         if !reno {
-            tcp.sender.established(Algorithm::Cubic, 10);
+            tcp.sender.established(Algorithm::Cubic, SlowStart::HyStart, 10);
         }
         tcp.sender.timestamps(true);
         // Some place in what is outstanding, or somewhat beside it.

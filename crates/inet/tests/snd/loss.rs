@@ -135,10 +135,10 @@ fn what_was_sent_less_than_a_round_trip_ago_is_not_lost_by_the_timeout() {
 
 #[test]
 fn a_syn_is_sent_again_and_the_window_begins_with_one() {
-    use onecopy_inet::tcp::congestion::Algorithm;
+    use onecopy_inet::tcp::congestion::{Algorithm, SlowStart};
     use onecopy_inet::tcp::snd::{Ack, Sender};
     use onecopy_inet::wire::{Seq, tcp::Blocks};
-    let mut sender = Sender::new(Seq(u32::MAX), Algorithm::Cubic, 10);
+    let mut sender = Sender::new(Seq(u32::MAX), Algorithm::Cubic, SlowStart::HyStart, 10);
     sender.set_linear_timeouts(4);
     sender.transmitted(0, Transmit { seq: Seq(u32::MAX), syn: true, ..Transmit::default() });
     let mut now = 0;
@@ -166,7 +166,7 @@ fn a_syn_is_sent_again_and_the_window_begins_with_one() {
         unsent: false,
     };
     assert!(sender.acknowledge(now + 1, &ack).syn_acked);
-    sender.established(Algorithm::Cubic, 10);
+    sender.established(Algorithm::Cubic, SlowStart::HyStart, 10);
     assert_eq!((sender.congestion().cwnd(), sender.rto_ns()), (1, 3_000_000_000));
     assert_eq!((sender.has_unacked(), sender.deadline()), (false, None));
 }

@@ -1,7 +1,7 @@
 //! The stage: a sender whose packets have 1,000 bytes and are counted from 1, a round trip of 100 ms, and a clock in ms.
 
 use onecopy_inet::tcp::Info;
-use onecopy_inet::tcp::congestion::Algorithm;
+use onecopy_inet::tcp::congestion::{Algorithm, SlowStart};
 use onecopy_inet::tcp::snd::{Ack, AckResult, Sender, State, Timeout, Transmit};
 use onecopy_inet::wire::Seq;
 use onecopy_inet::wire::tcp::Blocks;
@@ -34,7 +34,7 @@ impl Script {
     /// Connected, with or without SACK.
     pub fn with(sack: bool) -> Script {
         let algorithm = Algorithm::Reno;
-        let sender = Sender::new(ISS, algorithm, 10);
+        let sender = Sender::new(ISS, algorithm, SlowStart::HyStart, 10);
         let mut script = Script { sender, now: 0, unsent: false, window: 1_000_000 };
         script.sender.set_mss(MSS);
         let syn = Transmit { seq: ISS, syn: true, ..Transmit::default() };
@@ -43,7 +43,7 @@ impl Script {
         let result = script.ack(0);
         assert!(result.syn_acked && result.acked == 0, "{result:?}");
         script.sender.sack_ok(sack);
-        script.sender.established(algorithm, 10);
+        script.sender.established(algorithm, SlowStart::HyStart, 10);
         script
     }
 

@@ -141,10 +141,10 @@ fn the_window_shrinks_over_an_idle_time() {
 
 #[test]
 fn syn_with_data_and_fin_count_one_each() {
-    use onecopy_inet::tcp::congestion::Algorithm;
+    use onecopy_inet::tcp::congestion::{Algorithm, SlowStart};
     use onecopy_inet::tcp::snd::Ack;
     use onecopy_inet::wire::{Seq, tcp::Blocks};
-    let mut sender = Sender::new(Seq(5), Algorithm::Reno, 10);
+    let mut sender = Sender::new(Seq(5), Algorithm::Reno, SlowStart::HyStart, 10);
     sender.set_mss(MSS);
     sender.transmitted(0, Transmit { seq: Seq(5), len: 1_500, syn: true, ..Transmit::default() });
     assert_eq!((sender.packets_out(), sender.nxt()), (3, Seq(1_506)));

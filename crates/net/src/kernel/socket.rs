@@ -31,14 +31,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// A connection to `address` that is being made, from `local` if that is given.
+/// A connection to `address` that is being made, from `local` if that is given, with settings changed before it begins.
 pub(crate) fn connect(
     kernel: &Kernel,
     local: Option<SocketAddr>,
     address: SocketAddr,
+    change: &dyn Fn(&mut Settings),
 ) -> Result<Arc<dyn tcp::Connection>> {
     let fd = open(address)?;
-    let settings = options::begin(&fd, kernel.shared().config.congestion)?;
+    let mut settings = options::begin(&fd, kernel.shared().config.congestion)?;
+    let mut new = settings.clone();
+    change(&mut new);
+    options::set_congestion(&fd, &mut settings, &new)?;
+    options::apply(&fd, address.is_ipv6(), &mut settings, &new)
+        .map_err(|errno| explained(Op::Option, errno))?;
     if let Some(local) = local {
         let bound = sockopt::set_socket_reuseaddr(&fd, true).and_then(|()| rustix::net::bind(&fd, &local));
         bound.map_err(|errno| explained(Op::Bind, errno).about("address"))?;

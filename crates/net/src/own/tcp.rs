@@ -95,11 +95,12 @@ pub(super) fn listen_in(
     Ok(socket)
 }
 
-/// A connection to `address` that is being made, from `local` if that is given.
+/// A connection to `address` that is being made, from `local` if that is given, with settings changed before it begins.
 pub(crate) fn connect(
     owner: &Owner,
     local: Option<SocketAddr>,
     address: SocketAddr,
+    change: &dyn Fn(&mut Settings),
 ) -> onecopy_socket::Result<Arc<dyn Connection>> {
     let shards = owner.shards();
     match local {
@@ -107,9 +108,9 @@ pub(crate) fn connect(
         Some(local) if shards.len() > 1 && local.port() != 0 => {
             let whose = owner.first().with(|shard, _| shard.inet().tcp_whose(local, address));
             let whose = whose.map_err(|cause| of(Op::Connect, cause).about("address"))?;
-            connect_in(&shards[whose], Some(local), address)
+            connect_in(&shards[whose], Some(local), address, change)
         }
-        _ => owner.try_in_turn(Errno::ADDRNOTAVAIL, |inner| connect_in(inner, local, address)),
+        _ => owner.try_in_turn(Errno::ADDRNOTAVAIL, |inner| connect_in(inner, local, address, change)),
     }
 }
 
@@ -118,8 +119,10 @@ fn connect_in(
     inner: &Arc<Inner>,
     local: Option<SocketAddr>,
     address: SocketAddr,
+    change: &dyn Fn(&mut Settings),
 ) -> onecopy_socket::Result<Arc<dyn Connection>> {
     let socket = Socket::open(inner, false)?;
+    Socket::set(&socket, change)?;
     let begun = socket.with(|shard, id, now| {
         let inet = shard.inet_mut();
         let sharded = inet.interface().share().is_some();
@@ -234,6 +237,10 @@ impl Connection for Socket {
         self.call_for(Op::Connect, limit, |shard: &mut Shard, id: Id, _: u64| {
             if let Some(cause) = shard.inet_mut().tcp_take_error(id) {
                 return Err(cause);
+            }
+            if shard.inet().tcp_is_deferred(id) {
+                // Its SYN goes with the first bytes.
+                return Ok(());
             }
             match shard.inet().tcp_state(id) {
                 Some(State::SynSent | State::SynReceived) => Err(Error::WouldBlock),

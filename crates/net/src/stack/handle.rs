@@ -7,6 +7,7 @@ use crate::own::{self, Inner, Owner};
 use onecopy_chain::notify::zerocopy::{Account, Allowance, Counts};
 use onecopy_inet::ip::Cidr;
 use onecopy_inet::stack;
+use onecopy_inet::tcp::Settings;
 use onecopy_socket::{Carrier, Error, Op, Result, Wait};
 use rustix::io::Errno;
 use std::fmt;
@@ -89,10 +90,11 @@ impl Stack {
         &self,
         local: Option<SocketAddr>,
         address: SocketAddr,
+        change: &dyn Fn(&mut Settings),
     ) -> Result<Arc<dyn Connection>> {
         match &self.engine {
-            Engine::Own(owner) => own::connect(owner, local, address),
-            Engine::Kernel(kernel) => kernel::connect(kernel, local, address),
+            Engine::Own(owner) => own::connect(owner, local, address, change),
+            Engine::Kernel(kernel) => kernel::connect(kernel, local, address, change),
         }
     }
 

@@ -21,8 +21,13 @@ pub mod tokio;
 
 pub use crate::view::View;
 pub use listener::{Incoming, Listener};
-pub use onecopy_inet::tcp::congestion::Algorithm;
+pub use onecopy_inet::tcp::config::{Config, EcnUse};
+pub use onecopy_inet::tcp::congestion::{Algorithm, SlowStart};
 pub use onecopy_inet::tcp::{Info, Settings, State};
+/// What [`Config`] says of Fast Open (RFC 7413).
+pub mod fast_open {
+    pub use onecopy_inet::tcp::fast_open::{Keys, Use};
+}
 pub use slot::Slot;
 pub use stream::Stream;
 

@@ -159,10 +159,10 @@ impl Congestion {
         self
     }
 
-    /// Goes by other rules from now on; the window stays.
-    pub fn set_algorithm(&mut self, algorithm: Algorithm) {
+    /// Goes by other rules from now on, and leaves slow start so; the window stays.
+    pub fn set_algorithm(&mut self, algorithm: Algorithm, slow_start: SlowStart) {
         if algorithm != self.algorithm() {
-            self.rules = Rules::new(algorithm, SlowStart::default());
+            self.rules = Rules::new(algorithm, slow_start);
         }
     }
 

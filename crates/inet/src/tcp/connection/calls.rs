@@ -346,7 +346,7 @@ impl Connection {
             self.rcv.set_buffer(buffer);
         }
         if let Some(algorithm) = now.congestion.filter(|_| before.congestion != now.congestion) {
-            self.snd.set_algorithm(algorithm);
+            self.snd.set_algorithm(algorithm, ctx.config.slow_start);
         }
         if before.window_clamp != now.window_clamp {
             self.rcv.set_clamp(now.window_clamp.unwrap_or(0));

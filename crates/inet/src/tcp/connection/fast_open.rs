@@ -191,7 +191,7 @@ impl Connection {
         connection.snd.sack_ok(connection.traits.contains(Traits::SACK));
         connection.snd.timestamps(connection.traits.contains(Traits::TIMESTAMPS));
         let algorithm = connection.settings.congestion.unwrap_or(ctx.config.congestion);
-        connection.snd.established(algorithm, ctx.config.initial_window.into());
+        connection.snd.established(algorithm, ctx.config.slow_start, ctx.config.initial_window.into());
         connection.snd.set_mss(connection.segment_len(ctx));
         connection.small_end = connection.snd.nxt();
         connection.expand_send_buffer(ctx.config);
@@ -292,7 +292,7 @@ impl Connection {
         if second && !self.snd.has_unacked() {
             // RFC 6298, section 5.7: the network may be full.
             let algorithm = self.settings.congestion.unwrap_or(ctx.config.congestion);
-            self.snd.established(algorithm, 1);
+            self.snd.established(algorithm, ctx.config.slow_start, 1);
         }
         ctx.stats.timeouts += 1;
         self.syn_ack_again(ctx);

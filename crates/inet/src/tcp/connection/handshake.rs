@@ -248,7 +248,7 @@ impl Connection {
         state: State,
     ) -> Connection {
         let algorithm = settings.congestion.unwrap_or(ctx.config.congestion);
-        let mut snd = Sender::new(iss, algorithm, ctx.config.initial_window.into());
+        let mut snd = Sender::new(iss, algorithm, ctx.config.slow_start, ctx.config.initial_window.into());
         snd.set_habits(Habits { tail_probes: ctx.config.tail_loss_probe, frto: ctx.config.frto });
         snd.rtt_mut().set_bounds(ctx.config.rto_min.as_micros() as u32, 120_000_000);
         rcv.set_low_water(settings.receive_low_water.max(1));
@@ -342,7 +342,7 @@ impl Connection {
         self.out.acknowledged(done.acked.into());
         self.snd.set_window(header.seq, window);
         let algorithm = self.settings.congestion.unwrap_or(ctx.config.congestion);
-        self.snd.established(algorithm, ctx.config.initial_window.into());
+        self.snd.established(algorithm, ctx.config.slow_start, ctx.config.initial_window.into());
         self.snd.set_mss(self.segment_len(ctx));
         self.snd.rest(ctx.now);
         self.expand_send_buffer(ctx.config);

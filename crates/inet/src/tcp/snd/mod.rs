@@ -28,7 +28,7 @@ mod sack;
 mod sent;
 mod timeout;
 
-use super::congestion::{Algorithm, Congestion, Prr};
+use super::congestion::{Algorithm, Congestion, Prr, SlowStart};
 use super::rtt::Rtt;
 use crate::wire::Seq;
 pub use ack::{Ack, AckResult};
@@ -248,7 +248,7 @@ fn since_us(now: u64, then: u64) -> u32 {
 
 impl Sender {
     /// One that has sent nothing: its SYN will be `iss`. Its window begins with `cwnd` packets.
-    pub fn new(iss: Seq, algorithm: Algorithm, cwnd: u32) -> Sender {
+    pub fn new(iss: Seq, algorithm: Algorithm, slow_start: SlowStart, cwnd: u32) -> Sender {
         let rtt = Rtt::new();
         Sender {
             una: iss,
@@ -273,7 +273,7 @@ impl Sender {
             armed: Armed::Nothing,
             has: Has::default(),
             rtt,
-            congestion: Congestion::new(algorithm, cwnd),
+            congestion: Congestion::new(algorithm, cwnd).with_slow_start(slow_start),
             flight: None,
             history: None,
         }
@@ -281,10 +281,11 @@ impl Sender {
 
     /// The connection is established. What was lost before says nothing of data: the window begins anew with `cwnd` packets, or with one
     /// if the SYN had to be sent again more than once (RFC 6298, section 5.7, for the timeout; tcp_init_transfer, tcp_init_metrics).
-    pub fn established(&mut self, algorithm: Algorithm, cwnd: u32) {
+    pub fn established(&mut self, algorithm: Algorithm, slow_start: SlowStart, cwnd: u32) {
         let undone = self.flight.as_ref().is_none_or(|flight| flight.undo_marker.is_none());
         let lossy = !undone && self.history.as_ref().is_some_and(|history| history.total_retrans > 1);
-        self.congestion = Congestion::new(algorithm, if lossy { 1 } else { cwnd });
+        let congestion = Congestion::new(algorithm, if lossy { 1 } else { cwnd });
+        self.congestion = congestion.with_slow_start(slow_start);
         self.linear = 0;
         if self.rtt.srtt_us().is_none() {
             self.rto_us = 3_000_000;
@@ -427,8 +428,8 @@ impl Sender {
     }
 
     /// The window goes by other rules from now on.
-    pub fn set_algorithm(&mut self, algorithm: Algorithm) {
-        self.congestion.set_algorithm(algorithm);
+    pub fn set_algorithm(&mut self, algorithm: Algorithm, slow_start: SlowStart) {
+        self.congestion.set_algorithm(algorithm, slow_start);
     }
 
     /// What it does at present.

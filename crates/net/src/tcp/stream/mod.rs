@@ -15,7 +15,7 @@ use crate::view::{View, copy_out};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_copy::Hint;
-use onecopy_inet::tcp::{Error as Cause, Info};
+use onecopy_inet::tcp::{Error as Cause, Info, Settings};
 use onecopy_socket::{Counters, Error, Op, Path, RecvFlags, Result, SendFlags, Stats};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
@@ -66,6 +66,23 @@ impl Stream {
         Stream::begin(stack, Some(local), address)?.connected(None)
     }
 
+    /// As [`Stream::connect`], with settings that its SYN is to go by: `max_segment`, `receive_buffer` (and so the window's scale), `window_clamp`, `syn_retries`,
+    /// `congestion`, or any others. (`change` is called once for each shard that is tried.)
+    ///
+    /// With `fast_open_connect` (TCP_FASTOPEN_CONNECT; RFC 7413), and a cookie that an earlier connection has brought from there, it returns at once: the
+    /// connection begins with the first send, whose bytes go with the SYN.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::connect`]; ENOPROTOOPT for what the carrier does not have: `fast_open_connect` over the kernel.
+    pub fn connect_with(
+        stack: &Stack,
+        address: SocketAddr,
+        change: impl Fn(&mut Settings),
+    ) -> Result<Stream> {
+        Stream::of(stack.tcp_connect(None, address, &change)?, stack).connected(None)
+    }
+
     /// Begins to connect and does not wait: it is non-blocking, and writable once it is connected or has failed ([`Stream::take_error`]
     /// tells).
     ///
@@ -92,7 +109,7 @@ impl Stream {
     }
 
     fn begin(stack: &Stack, local: Option<SocketAddr>, address: SocketAddr) -> Result<Stream> {
-        Ok(Stream::of(stack.tcp_connect(local, address)?, stack))
+        Ok(Stream::of(stack.tcp_connect(local, address, &|_| ())?, stack))
     }
 
     /// Waits until the connection that was begun is made.

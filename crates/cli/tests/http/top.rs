@@ -1,6 +1,7 @@
 //! `onecopy top`, with a terminal and without.
 
 use crate::harness::*;
+use onecopy_testing::alone;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
@@ -120,4 +121,80 @@ fn without_a_terminal_prints_once() {
     let output = onecopy(&["top", "--interval", "1ms"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("50ms or more"));
+}
+
+/// What stands in the column `head`, in the row that ends with `end`. (Both kinds of table have numbers at the right of their columns.)
+fn cell<'a>(table: &'a str, head: &str, end: &str) -> Option<&'a str> {
+    let heads = table.lines().find(|line| line.contains(" received "))?;
+    let right = heads.find(&format!(" {head} "))? + 1 + head.len();
+    let row = table.lines().find(|line| line.trim_end().ends_with(end))?;
+    row.get(..right)?.rsplit(' ').next()
+}
+
+/// Two stacks in this process: what their connections do in a second is seen while they do it, and that they rest when they do.
+#[test]
+fn tcp_sockets_of_a_stack_move() {
+    use onecopy::advanced::link::Tap;
+    use onecopy::{Stack, tcp};
+    alone!();
+    let (a, b) = Tap::cable(1500).unwrap();
+    let a = Stack::builder().link(a).address("10.0.0.1/24").build().unwrap();
+    let b = Stack::builder().link(b).address("10.0.0.2/24").build().unwrap();
+    let at = "10.0.0.2:80".parse().unwrap();
+    let listener = tcp::Listener::bind(&b, at).unwrap();
+    let connect = || {
+        let client = tcp::Stream::connect(&a, at).unwrap();
+        let name = client.local_addr().unwrap();
+        (client, listener.accept().unwrap().0, name)
+    };
+    let (client, server, name) = connect();
+    let (_near, _far, idle) = connect();
+    let (sends, receives) = (format!(" {name} {at}"), format!(" {at} {name}"));
+    let idle = format!(" {idle} {at}");
+    let pid = std::process::id().to_string();
+    // Both ends stay: what sends no more rests, and is shown.
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let (client, server) = (&client, &server);
+        // (Dropped, also where an assertion fails, it ends the thread.)
+        let stop = stop;
+        scope.spawn(move || {
+            let mut buffer = [0; 1000];
+            while let Err(std::sync::mpsc::TryRecvError::Empty) = stopped.try_recv() {
+                client.send(&[7; 1000]).unwrap();
+                server.recv_with_flags(&mut buffer, onecopy::RecvFlags::WAITALL).unwrap();
+            }
+        });
+        let once = Command::new(env!("CARGO_BIN_EXE_onecopy"))
+            .args(["top", "--once", "--interval", "200ms", "--pid", &pid])
+            .output()
+            .unwrap();
+        let table = String::from_utf8(once.stdout).unwrap();
+        for (end, head) in [(&sends, "sent"), (&receives, "received")] {
+            assert!(!matches!(cell(&table, head, end), None | Some("0")), "{head} of{end}:\n{table}");
+        }
+        for (end, head) in [(&sends, "received"), (&receives, "sent"), (&idle, "sent"), (&idle, "received")] {
+            assert_eq!(cell(&table, head, end), Some("0"), "{head} of{end}:\n{table}");
+        }
+        let listens = format!(" {at}");
+        let row = table.lines().find(|line| line.starts_with("tcp listening")).unwrap();
+        assert!(row.ends_with(&listens), "{table}");
+
+        let mut terminal = Terminal::run(&["top", "--interval", "50ms", "--pid", &pid]);
+        let shows = |screen: &vt100::Screen, end: &str, head: &str, moves: bool| {
+            let table = screen.contents();
+            cell(&table, head, end).is_some_and(|cell| (cell != "0") == moves)
+        };
+        terminal.until("who sends and who receives move, the idle one does not", |screen| {
+            shows(screen, &sends, "sent", true)
+                && shows(screen, &receives, "received", true)
+                && shows(screen, &idle, "sent", false)
+        });
+        drop(stop);
+        terminal.until("they rest", |screen| {
+            shows(screen, &sends, "sent", false) && shows(screen, &receives, "received", false)
+        });
+        terminal.master.write_all(b"q").unwrap();
+        terminal.ends_well("q");
+    });
 }

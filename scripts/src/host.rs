@@ -1,9 +1,12 @@
 //! What a script runs on.
 
+use crate::wire::Family;
 use std::collections::BTreeMap;
 
 /// A host under test. Its calls never wait: what blocks is asked for again when something has happened.
 pub(crate) trait Host {
+    /// Over which IP.
+    fn family(&self) -> Family;
     /// The time, in nanoseconds of any steady clock.
     fn now(&self) -> u64;
     /// Lets time pass until `until`, or something to be looked at before.

@@ -3,7 +3,7 @@
 use crate::host::{Host, Setting};
 use crate::run;
 use crate::script::Script;
-use crate::wire::{HOST, PEER};
+use crate::wire::Family;
 use crate::{MILLISECOND, defaults};
 use onecopy_sys::{sockopt, tun};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -11,7 +11,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, ipproto};
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ pub enum Outcome {
 
 /// Runs `script` on this machine's kernel. A run in which this process was not let run for longer than times may be off shows nothing, and
 /// is repeated; so is one that fails, a few times, since what the kernel itself does late is not seen.
-pub fn on_kernel(script: &Script) -> Outcome {
+pub fn on_kernel(script: &Script, family: Family) -> Outcome {
     if !rustix::process::geteuid().is_root() {
         return Outcome::NotTried("it takes root to make a network namespace and a TUN device".to_owned());
     }
@@ -47,7 +47,7 @@ pub fn on_kernel(script: &Script) -> Outcome {
         // The namespace is the thread's.
         let ran = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                let mut kernel = Kernel::new()?;
+                let mut kernel = Kernel::new(family)?;
                 let result = run::run(script, &mut kernel, 0).map(|_| ());
                 kernel.leave();
                 Ok((result, kernel.late))
@@ -66,6 +66,7 @@ pub fn on_kernel(script: &Script) -> Outcome {
 }
 
 struct Kernel {
+    family: Family,
     begun: Instant,
     device: OwnedFd,
     sockets: Vec<Option<OwnedFd>>,
@@ -81,27 +82,32 @@ fn code(error: std::io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
 }
 
-/// A device of IP packets, which takes super-segments of TCP over IPv4, and packets whose checksum is not finished.
+/// A device of IP packets, which takes super-segments of TCP, and packets whose checksum is not finished.
 fn device() -> rustix::io::Result<OwnedFd> {
     let device = tun::open()?;
     tun::attach(&device, "tun0", tun::Kind::default())?;
-    tun::set_offload(&device, tun::CHECKSUM | tun::TSO4)?;
+    tun::set_offload(&device, tun::CHECKSUM | tun::TSO4 | tun::TSO6)?;
     Ok(device)
 }
 
 impl Kernel {
     /// A namespace with a device in it that leads to the peer.
-    fn new() -> Result<Kernel, String> {
+    fn new(family: Family) -> Result<Kernel, String> {
         let flags = rustix::thread::UnshareFlags::NEWNET;
         #[expect(deprecated, reason = "it unshares no descriptors, of which the unsafe one warns")]
         rustix::thread::unshare(flags).map_err(|error| format!("no network namespace: {error}"))?;
         let device = device().map_err(|error| format!("no TUN device: {error}"))?;
-        let _ = std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1");
+        let (host, prefix, mtu) = (family.host(), family.prefix(), family.mtu());
+        // (Nobody asks whether somebody has the address.)
+        let (version, how) = if family == Family::V6 { ("-6", "nodad") } else { ("-4", "") };
+        if family == Family::V4 {
+            let _ = std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1");
+        }
         let commands = format!(
-            "link set lo up\naddress add {HOST}/24 dev tun0\nlink set tun0 up\nroute add default dev tun0\n"
+            "link set lo up\nlink set tun0 mtu {mtu}\naddress add {host}/{prefix} dev tun0 {how}\nlink set tun0 up\nroute add default dev tun0\n"
         );
         let mut ip = Command::new("ip")
-            .args(["-batch", "-"])
+            .args([version, "-batch", "-"])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
@@ -111,7 +117,7 @@ impl Kernel {
         if !done.success() || !matches!(written, Some(Ok(()))) {
             return Err(format!("ip could not set up the device: {done}"));
         }
-        let mut kernel = Kernel { begun: Instant::now(), device, sockets: Vec::new(), late: 0 };
+        let mut kernel = Kernel { family, begun: Instant::now(), device, sockets: Vec::new(), late: 0 };
         for (name, value) in defaults::SYSCTLS {
             kernel.sysctl(name, value)?;
         }
@@ -139,6 +145,10 @@ impl Kernel {
 }
 
 impl Host for Kernel {
+    fn family(&self) -> Family {
+        self.family
+    }
+
     fn now(&self) -> u64 {
         self.begun.elapsed().as_nanos() as u64
     }
@@ -197,13 +207,13 @@ impl Host for Kernel {
 
     fn socket(&mut self) -> Result<usize, i32> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let made =
-            rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP));
+        let family = if self.family == Family::V6 { AddressFamily::INET6 } else { AddressFamily::INET };
+        let made = rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP));
         made.map(|socket| self.open(socket)).map_err(raw)
     }
 
     fn bind(&mut self, socket: usize, port: u16) -> Result<(), i32> {
-        rustix::net::bind(self.fd(socket)?, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)).map_err(raw)
+        rustix::net::bind(self.fd(socket)?, &SocketAddr::new(self.family.any(), port)).map_err(raw)
     }
 
     fn listen(&mut self, socket: usize, backlog: i32) -> Result<(), i32> {
@@ -211,14 +221,14 @@ impl Host for Kernel {
     }
 
     fn connect(&mut self, socket: usize, port: u16) -> Result<(), i32> {
-        rustix::net::connect(self.fd(socket)?, &SocketAddrV4::new(PEER, port)).map_err(raw)
+        rustix::net::connect(self.fd(socket)?, &SocketAddr::new(self.family.peer(), port)).map_err(raw)
     }
 
     fn accept(&mut self, socket: usize) -> Result<(usize, u16), i32> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let accepted = rustix::net::accept_with(self.fd(socket)?, flags).map_err(raw)?;
         let peer = rustix::net::getpeername(&accepted).ok().flatten();
-        let peer = peer.and_then(|peer| SocketAddrV4::try_from(peer).ok());
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
         Ok((self.open(accepted), peer.map_or(0, |peer| peer.port())))
     }
 

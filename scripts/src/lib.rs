@@ -1,7 +1,7 @@
 //! TCP's rules as scripts, one readable file for each RFC and state (`scripts/tcp`), in the language of
 //! [packetdrill](https://github.com/google/packetdrill): what a program calls, what the peer sends, and what has to come out, and when.
 //!
-//! The same file runs on two hosts:
+//! The same file runs over IPv4 and over IPv6, where it does not speak of IP itself, on two hosts:
 //!
 //! - on **our** stack, in virtual time: no thread, no clock, every run the same;
 //! - on **the kernel** of this machine, as oracle, in real time: a TUN device in a network namespace of its own. That needs root.
@@ -40,6 +40,7 @@ pub use kernel::{Outcome, on_kernel};
 pub use ours::on_ours;
 pub use parse::parse;
 pub use script::Script;
+pub use wire::Family;
 
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;

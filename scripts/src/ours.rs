@@ -3,7 +3,7 @@
 use crate::host::{Host, Setting};
 use crate::run;
 use crate::script::Script;
-use crate::wire::{HOST, PEER};
+use crate::wire::Family;
 use crate::{MILLISECOND, defaults};
 use onecopy_chain::notify::Segment;
 use onecopy_chain::{Chain, Writer};
@@ -18,7 +18,7 @@ use onecopy_link::{Capabilities, Medium, Packet};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What passes by each packet and each call: no two packets of a real host leave at the same moment.
@@ -33,15 +33,15 @@ const NUMBER_TICK: u64 = 4_000;
 /// # Errors
 ///
 /// Where in the script what was expected, and what came.
-pub fn on_ours(script: &Script) -> Result<(), String> {
+pub fn on_ours(script: &Script, family: Family) -> Result<(), String> {
     let begin = 10_000 * crate::SECOND;
-    let ran = run::run(script, &mut Ours::new(begin)?, 0)?;
-    run::run(script, &mut Ours::new(begin)?, 0xffff_fc00)
+    let ran = run::run(script, &mut Ours::new(begin, family)?, 0)?;
+    run::run(script, &mut Ours::new(begin, family)?, 0xffff_fc00)
         .map_err(|why| format!("{why}\n(where the peer's numbers wrap)"))?;
     if let Some((_, first)) = ran.first_number {
         // Begun so much later, the same connection has a first number that is 1,000 below the wrap.
         let later = u64::from((u32::MAX - 1_000).wrapping_sub(first)) * NUMBER_TICK;
-        let ran = run::run(script, &mut Ours::new(begin + later)?, 0)
+        let ran = run::run(script, &mut Ours::new(begin + later, family)?, 0)
             .map_err(|why| format!("{why}\n(where our numbers wrap)"))?;
         if ran.first_number.is_none_or(|(_, first)| u32::MAX - first > 2_000) {
             return Err("our numbers were to wrap, and began elsewhere".to_owned());
@@ -51,6 +51,7 @@ pub fn on_ours(script: &Script) -> Result<(), String> {
 }
 
 struct Ours {
+    family: Family,
     now: u64,
     stack: Stack,
     pool: PagePool,
@@ -64,20 +65,22 @@ struct Open {
 }
 
 impl Ours {
-    fn new(now: u64) -> Result<Ours, String> {
+    fn new(now: u64, family: Family) -> Result<Ours, String> {
         let capabilities = Capabilities {
             checksum: true,
             tcp_segmentation: true,
             super_segment: 65_535,
             fragments: 17,
-            ..Capabilities::none(Medium::Ip, 1500)
+            ..Capabilities::none(Medium::Ip, family.mtu())
         };
-        let own = Cidr::new(HOST, 24).ok_or("a prefix of 24 bits")?;
+        let own = Cidr::new(family.host(), family.prefix()).ok_or("a prefix of so many bits")?;
         let mut below = ip::Config::new(capabilities, Mac([2, 0, 0, 0, 0, 1]), &[own], SEED);
-        below.routes.push(Route { to: Cidr::ALL, gateway: None });
+        below
+            .routes
+            .push(Route { to: if family == Family::V6 { Cidr::ALL_V6 } else { Cidr::ALL }, gateway: None });
         let stack = Stack::new(stack::Config::new(below, SEED)).map_err(|error| error.to_string())?;
         let pool = PagePool::new(PoolConfig::new(), Heap::new()).map_err(|error| error.to_string())?;
-        let mut ours = Ours { now, stack, pool, sockets: Vec::new(), out: VecDeque::new() };
+        let mut ours = Ours { family, now, stack, pool, sockets: Vec::new(), out: VecDeque::new() };
         for (name, value) in defaults::SYSCTLS {
             ours.sysctl(name, value)?;
         }
@@ -112,6 +115,10 @@ impl Ours {
 }
 
 impl Host for Ours {
+    fn family(&self) -> Family {
+        self.family
+    }
+
     fn now(&self) -> u64 {
         self.now
     }
@@ -167,7 +174,7 @@ impl Host for Ours {
     }
 
     fn bind(&mut self, socket: usize, port: u16) -> Result<(), i32> {
-        let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
+        let address = SocketAddr::new(self.family.any(), port);
         let reuse = self.sockets.get(socket).is_some_and(|open| open.reuse);
         let bound = self.stack.tcp_bind(self.id(socket)?, address, reuse);
         self.called(bound)
@@ -179,7 +186,8 @@ impl Host for Ours {
     }
 
     fn connect(&mut self, socket: usize, port: u16) -> Result<(), i32> {
-        let begun = self.stack.tcp_connect(self.now, self.id(socket)?, SocketAddr::new(PEER.into(), port));
+        let begun =
+            self.stack.tcp_connect(self.now, self.id(socket)?, SocketAddr::new(self.family.peer(), port));
         self.called(begun)
     }
 

@@ -2,6 +2,7 @@
 
 use crate::expression::Expression;
 use crate::segment::Segment;
+use crate::wire::Family;
 
 /// A script that was read.
 #[derive(Clone, Debug)]
@@ -10,6 +11,8 @@ pub struct Script {
     pub(crate) events: Vec<Event>,
     /// What stands behind `// kernel: differs:`: why the kernel does not do what is written here.
     pub(crate) differs: Option<String>,
+    /// What stands behind `// only:`: the family that it is about.
+    pub(crate) only: Option<Family>,
     /// The comment at its beginning.
     pub(crate) header: String,
 }
@@ -23,6 +26,21 @@ impl Script {
     /// Why the kernel is not expected to pass it, if so (`// kernel: differs: REASON`).
     pub fn kernel_differs(&self) -> Option<&str> {
         self.differs.as_deref()
+    }
+
+    /// Whether it is to run over `family`: both, unless it says one (`// only: IPv4`), or speaks of IPv4 itself, as a router's complaint does.
+    pub fn is_for(&self, family: Family) -> bool {
+        let only = self.only.or_else(|| self.needs_ipv4().then_some(Family::V4));
+        only.is_none_or(|only| only == family)
+    }
+
+    fn needs_ipv4(&self) -> bool {
+        let names = |value: &Value| matches!(value, Value::Name(name) if name.starts_with("IP_"));
+        self.events.iter().any(|event| match &event.action {
+            Action::Packet(packet) => matches!(packet.body, Body::Unreachable { .. }),
+            Action::Call(call) => call.args.iter().any(names),
+            _ => false,
+        })
     }
 
     /// The comment at its beginning: the RFC's section, the state, what it shows.

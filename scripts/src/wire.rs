@@ -1,22 +1,60 @@
-//! Segments as bytes of IPv4 packets, written and read apart from what our stack does with them.
+//! Segments as bytes of IP packets, written and read apart from what our stack does with them.
 
 use crate::segment::{Choice, Ecn, Flags, Segment};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The host under test.
-pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
-/// Whom the script speaks for.
-pub(crate) const PEER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-/// A router between them, which complains.
-const ROUTER: Ipv4Addr = PEER;
+/// Over which IP a script runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// The host under test, as packetdrill has it.
+    pub(crate) fn host(self) -> IpAddr {
+        match self {
+            Family::V4 => Ipv4Addr::new(192, 168, 0, 1).into(),
+            Family::V6 => Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 1).into(),
+        }
+    }
+
+    /// Whom the script speaks for; and a router between them, which complains.
+    pub(crate) fn peer(self) -> IpAddr {
+        match self {
+            Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
+            Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+        }
+    }
+
+    /// Bits that the addresses of the host's network have in common.
+    pub(crate) fn prefix(self) -> u8 {
+        if self == Family::V6 { 48 } else { 24 }
+    }
+
+    /// Any address of it.
+    pub(crate) fn any(self) -> IpAddr {
+        match self {
+            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+        }
+    }
+
+    /// The link's longest packet: so that a segment has 1460 bytes in both, and scripts say the same.
+    pub(crate) fn mtu(self) -> u32 {
+        if self == Family::V6 { 1520 } else { 1500 }
+    }
+}
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_TCP: u8 = 6;
 
 /// A packet of TCP that the host under test has sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    pub from: SocketAddrV4,
-    pub to: SocketAddrV4,
+    pub from: SocketAddr,
+    pub to: SocketAddr,
     pub segment: Segment,
     pub payload: Vec<u8>,
 }
@@ -36,21 +74,35 @@ fn sum(parts: &[&[u8]]) -> u16 {
     total as u16
 }
 
-fn pseudo(from: Ipv4Addr, to: Ipv4Addr, len: usize) -> [u8; 12] {
-    let mut bytes = [0; 12];
-    bytes[..4].copy_from_slice(&from.octets());
-    bytes[4..8].copy_from_slice(&to.octets());
-    bytes[9] = PROTOCOL_TCP;
-    bytes[10..].copy_from_slice(&(len as u16).to_be_bytes());
+fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    }
+}
+
+/// What the checksum covers beside the segment. (The sum of IPv6's is IPv4's, whose fields are shorter.)
+fn pseudo(from: IpAddr, to: IpAddr, len: usize) -> Vec<u8> {
+    let mut bytes = [octets(from), octets(to)].concat();
+    bytes.extend([0, PROTOCOL_TCP]);
+    bytes.extend((len as u16).to_be_bytes());
     bytes
 }
 
-fn ip(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, ecn: Option<Ecn>, payload: &[u8]) -> Vec<u8> {
+fn ip(from: IpAddr, to: IpAddr, protocol: u8, ecn: Option<Ecn>, payload: &[u8]) -> Vec<u8> {
     let service = ecn.map_or(0, |ecn| ecn as u8);
+    if from.is_ipv6() {
+        let [high, low] = (payload.len() as u16).to_be_bytes();
+        let mut bytes = vec![0x60, service << 4, 0, 0, high, low, protocol, 255];
+        bytes.extend(octets(from));
+        bytes.extend(octets(to));
+        bytes.extend(payload);
+        return bytes;
+    }
     let [high, low] = ((20 + payload.len()) as u16).to_be_bytes();
     let mut bytes = vec![0x45, service, high, low, 0, 0, 0x40, 0, 255, protocol, 0, 0];
-    bytes.extend(from.octets());
-    bytes.extend(to.octets());
+    bytes.extend(octets(from));
+    bytes.extend(octets(to));
     let checksum = !sum(&[&bytes]);
     bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
     bytes.extend(payload);
@@ -108,52 +160,66 @@ fn header(ports: (u16, u16), segment: &Segment) -> Vec<u8> {
 }
 
 /// A packet from the peer.
-pub(crate) fn build(from: SocketAddrV4, to: SocketAddrV4, segment: &Segment, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn build(from: SocketAddr, to: SocketAddr, segment: &Segment, payload: &[u8]) -> Vec<u8> {
     let mut tcp = header((from.port(), to.port()), segment);
     let len = tcp.len() + payload.len();
-    let checksum = !sum(&[&pseudo(*from.ip(), *to.ip(), len), &tcp, payload]);
+    let checksum = !sum(&[&pseudo(from.ip(), to.ip(), len), &tcp, payload]);
     tcp[16..18].copy_from_slice(&checksum.to_be_bytes());
     tcp.extend(payload);
-    ip(*from.ip(), *to.ip(), PROTOCOL_TCP, segment.ecn, &tcp)
+    ip(from.ip(), to.ip(), PROTOCOL_TCP, segment.ecn, &tcp)
 }
 
-/// A router's complaint about a segment that the host under test has sent.
+/// A router's complaint about a segment that the host under test has sent over IPv4.
 pub(crate) fn build_unreachable(
     code: u8,
     mtu: u16,
-    from: SocketAddrV4,
-    to: SocketAddrV4,
+    from: SocketAddr,
+    to: SocketAddr,
     about: &Segment,
 ) -> Vec<u8> {
     let mut quoted = header((from.port(), to.port()), about);
     quoted.resize(quoted.len() + about.len as usize, 0);
-    let mut quoted = ip(*from.ip(), *to.ip(), PROTOCOL_TCP, None, &quoted);
+    let mut quoted = ip(from.ip(), to.ip(), PROTOCOL_TCP, None, &quoted);
     quoted.truncate(28);
     let mut icmp = vec![3, code, 0, 0, 0, 0];
     icmp.extend(mtu.to_be_bytes());
     icmp.extend(quoted);
     let checksum = !sum(&[&icmp]);
     icmp[2..4].copy_from_slice(&checksum.to_be_bytes());
-    ip(ROUTER, HOST, PROTOCOL_ICMP, None, &icmp)
+    ip(to.ip(), from.ip(), PROTOCOL_ICMP, None, &icmp)
 }
 
-/// Reads a packet of the host under test; none where it isn't TCP over IPv4. `finished` says that its checksums have to be right.
+/// Reads a packet of the host under test; none where it isn't TCP. `finished` says that its checksums have to be right.
 pub(crate) fn read(bytes: &[u8], finished: bool) -> Result<Option<Seen>, String> {
     let at = |range: std::ops::Range<usize>| bytes.get(range).ok_or("a packet is too short");
-    if bytes.first().is_none_or(|first| first >> 4 != 4) || *at(9..10)? != [PROTOCOL_TCP] {
-        return Ok(None);
-    }
-    let network = usize::from(bytes[0] & 15) * 4;
-    let total = usize::from(u16::from_be_bytes([at(2..4)?[0], at(2..4)?[1]]));
-    if total != bytes.len() || network != 20 {
+    let short =
+        |place: usize| at(place..place + 2).map(|two| usize::from(u16::from_be_bytes([two[0], two[1]])));
+    let (network, total, service, from, to): (_, _, _, IpAddr, IpAddr) =
+        match bytes.first().map(|first| first >> 4) {
+            Some(4) if *at(9..10)? == [PROTOCOL_TCP] => {
+                if sum(&[at(0..20)?]) != 0xffff {
+                    return Err("an IP header's checksum is wrong".to_owned());
+                }
+                let address =
+                    |at: usize| Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]).into();
+                (usize::from(bytes[0] & 15) * 4, short(2)?, bytes[1], address(12), address(16))
+            }
+            Some(6) if *at(6..7)? == [PROTOCOL_TCP] => {
+                let address = |place: usize| {
+                    at(place..place + 16).map(|bytes| {
+                        let mut all = [0; 16];
+                        all.copy_from_slice(bytes);
+                        IpAddr::from(all)
+                    })
+                };
+                (40, 40 + short(4)?, (short(0)? >> 4) as u8, address(8)?, address(24)?)
+            }
+            _ => return Ok(None),
+        };
+    if total != bytes.len() || network != if from.is_ipv6() { 40 } else { 20 } {
         return Err(format!("a packet of {} bytes says {total}, with {network} for IP", bytes.len()));
     }
-    if sum(&[at(0..20)?]) != 0xffff {
-        return Err("an IP header's checksum is wrong".to_owned());
-    }
-    let address = |at: usize| Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]);
-    let (from, to) = (address(12), address(16));
-    let tcp = &bytes[20..];
+    let tcp = &bytes[network..];
     if tcp.len() < 20 {
         return Err("a TCP header is too short".to_owned());
     }
@@ -169,7 +235,7 @@ pub(crate) fn read(bytes: &[u8], finished: bool) -> Result<Option<Seen>, String>
     let flags = Flags(half(12) & 0xfff);
     let payload = tcp[header..].to_vec();
     let segment = Segment {
-        ecn: Some(Ecn::of(bytes[1])),
+        ecn: Some(Ecn::of(service)),
         flags,
         seq: word(4),
         len: payload.len() as u32,
@@ -178,7 +244,7 @@ pub(crate) fn read(bytes: &[u8], finished: bool) -> Result<Option<Seen>, String>
         urgent: Some(half(18)),
         options: Some(read_options(list)?),
     };
-    let (from, to) = (SocketAddrV4::new(from, half(0)), SocketAddrV4::new(to, half(2)));
+    let (from, to) = (SocketAddr::new(from, half(0)), SocketAddr::new(to, half(2)));
     Ok(Some(Seen { from, to, segment, payload }))
 }
 
@@ -243,15 +309,18 @@ mod tests {
                 Choice::Sack(vec![(5, 6), (7, 8)]),
             ]),
         };
-        let (from, to) = (SocketAddrV4::new(PEER, 80), SocketAddrV4::new(HOST, 81));
-        let mut packet = build(from, to, &segment, &bytes(0, 700));
-        let seen = read(&packet, true).unwrap().unwrap();
-        assert_eq!((seen.from, seen.to, &seen.segment), (from, to, &segment));
-        assert_eq!(seen.payload, bytes(0, 700));
-        packet[100] ^= 1;
-        assert!(read(&packet, true).is_err() && read(&packet, false).is_ok());
-        packet.truncate(99);
-        assert!(read(&packet, false).is_err());
+        for family in [Family::V4, Family::V6] {
+            let (from, to) = (SocketAddr::new(family.peer(), 80), SocketAddr::new(family.host(), 81));
+            let mut packet = build(from, to, &segment, &bytes(0, 700));
+            let seen = read(&packet, true).unwrap().unwrap();
+            assert_eq!((seen.from, seen.to, &seen.segment), (from, to, &segment));
+            assert_eq!(seen.payload, bytes(0, 700));
+            packet[130] ^= 1;
+            assert!(read(&packet, true).is_err() && read(&packet, false).is_ok());
+            packet.truncate(99);
+            assert!(read(&packet, false).is_err());
+        }
+        let (from, to) = (SocketAddr::new(Family::V4.peer(), 80), SocketAddr::new(Family::V4.host(), 81));
         assert!(read(&build_unreachable(4, 1200, to, from, &segment), true).unwrap().is_none());
     }
 }

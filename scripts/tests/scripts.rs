@@ -1,10 +1,10 @@
-//! Every script of `scripts/tcp`, on ours and on the kernel.
+//! Every script of `scripts/tcp`, on ours and on the kernel, over IPv4 and IPv6.
 //!
 //! What the kernel does not do as its script says is on a fixed list here, with the reason beside the script itself. A script that is there
 //! and passes is a failure, as is one that fails and isn't there.
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use onecopy_scripts::{Outcome, defaults_for_packetdrill, on_kernel, on_ours, parse};
+use onecopy_scripts::{Family, Outcome, defaults_for_packetdrill, on_kernel, on_ours, parse};
 use std::path::{Path, PathBuf};
 
 /// Scripts that say `// kernel: differs: REASON`.
@@ -33,9 +33,17 @@ fn main() {
     ];
     for path in &scripts {
         let name = name(path);
-        let (ours, kernel) = (path.clone(), path.clone());
-        trials.push(Trial::test(format!("ours::{name}"), move || Ok(on_ours(&read(&ours)?)?)));
-        trials.push(Trial::test(format!("kernel::{name}"), move || check_kernel(&kernel)));
+        for (family, suffix) in [(Family::V4, ""), (Family::V6, "::ipv6")] {
+            if read(path).is_ok_and(|script| !script.is_for(family)) {
+                continue;
+            }
+            let (ours, kernel) = (path.clone(), path.clone());
+            trials.push(Trial::test(format!("ours::{name}{suffix}"), move || {
+                Ok(on_ours(&read(&ours)?, family)?)
+            }));
+            trials
+                .push(Trial::test(format!("kernel::{name}{suffix}"), move || check_kernel(&kernel, family)));
+        }
     }
     libtest_mimic::run(&args, trials).exit();
 }
@@ -54,9 +62,9 @@ fn read(path: &Path) -> Result<onecopy_scripts::Script, Failed> {
     Ok(script)
 }
 
-fn check_kernel(path: &Path) -> Result<(), Failed> {
+fn check_kernel(path: &Path, family: Family) -> Result<(), Failed> {
     let script = read(path)?;
-    match (on_kernel(&script), script.kernel_differs()) {
+    match (on_kernel(&script, family), script.kernel_differs()) {
         (Outcome::Passed, None) | (Outcome::Failed(_), Some(_)) => Ok(()),
         (Outcome::NotTried(why), _) => {
             println!("{} not tried on the kernel: {why}", script.file());

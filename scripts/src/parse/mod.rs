@@ -5,6 +5,7 @@ mod packet;
 
 use crate::lex::{Kind, Token, words};
 use crate::script::{Action, Event, Script, Time};
+use crate::wire::Family;
 use crate::{SECOND, expression};
 
 /// Reads the script `text` of file `file`.
@@ -21,17 +22,19 @@ pub fn parse(file: &str, text: &str) -> Result<Script, String> {
         events.push(event);
     }
     let comments = text.lines().map_while(|line| line.strip_prefix("//")).map(str::trim);
-    let (mut header, mut differs) = (String::new(), None);
+    let (mut header, mut differs, mut only) = (String::new(), None, None);
     for line in comments {
-        match line.strip_prefix("kernel: differs:") {
-            Some(why) => differs = Some(why.trim().to_owned()),
-            None => {
+        match (line, line.strip_prefix("kernel: differs:")) {
+            (_, Some(why)) => differs = Some(why.trim().to_owned()),
+            ("only: IPv4", _) => only = Some(Family::V4),
+            ("only: IPv6", _) => only = Some(Family::V6),
+            _ => {
                 header.push_str(line);
                 header.push('\n');
             }
         }
     }
-    Ok(Script { file: file.to_owned(), events, differs, header })
+    Ok(Script { file: file.to_owned(), events, differs, only, header })
 }
 
 type Wrong = (usize, String);

@@ -6,8 +6,8 @@ use crate::SECOND;
 use crate::compare::{Match, compare};
 use crate::script::{Body, Packet};
 use crate::segment::Segment;
-use crate::wire::{self, HOST, PEER, Seen};
-use std::net::SocketAddrV4;
+use crate::wire::{self, Seen};
+use std::net::SocketAddr;
 
 /// A packet that the host has sent.
 pub(super) struct Arrived {
@@ -30,7 +30,8 @@ impl Run<'_> {
 
     pub(super) fn inject(&mut self, packet: &Packet) -> Result<(), String> {
         let ports = self.streams.ports(packet.ports, true, None);
-        let (peer, host) = (SocketAddrV4::new(PEER, ports.0), SocketAddrV4::new(HOST, ports.1));
+        let family = self.host.family();
+        let (peer, host) = (SocketAddr::new(family.peer(), ports.0), SocketAddr::new(family.host(), ports.1));
         let bytes = match &packet.body {
             Body::Tcp(segment) => {
                 let (live, place) = self.streams.live_form(ports, segment);
@@ -66,7 +67,7 @@ impl Run<'_> {
             };
             let Arrived { at, seen } = arrived;
             let ports = self.streams.ports(packet.ports, false, Some(&seen));
-            if (seen.to.port(), seen.from.port()) != ports || *seen.to.ip() != PEER {
+            if (seen.to.port(), seen.from.port()) != ports || seen.to.ip() != self.host.family().peer() {
                 let (from, to) = (seen.from, seen.to);
                 return Err(format!("expected\n  > {expected}\nbut there came one from {from} to {to}"));
             }

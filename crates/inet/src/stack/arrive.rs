@@ -13,7 +13,7 @@ use crate::tcp::listener::{Answer, Request};
 use crate::tcp::time_wait::Fresh;
 use crate::tcp::{After, Connection, Emit, Error, Outgoing, Wake};
 use crate::wire::icmp::Unreachable;
-use crate::wire::{Ecn, Flags, Protocol, Seq, Tcp};
+use crate::wire::{Ecn, Flags, Ipv6, Protocol, Seq, Tcp};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_link::Packet;
@@ -33,6 +33,9 @@ impl Arrived {
         self.payload.payload().len() as u32
     }
 }
+
+/// What a peer takes over IPv6 that does not say (RFC 9293, section 3.7.1).
+const DEFAULT_MSS_V6: u16 = Ipv6::MIN_MTU - (Ipv6::LEN + Tcp::LEN) as u16;
 
 impl Stack {
     /// A packet has come.
@@ -91,7 +94,7 @@ impl Stack {
         self.take_back();
         match input {
             Input::Tcp(ip) => {
-                let Ok((header, _)) = Tcp::parse(packet.head()) else {
+                let Ok((mut header, _)) = Tcp::parse(packet.head()) else {
                     self.stats.malformed += 1;
                     return;
                 };
@@ -99,6 +102,11 @@ impl Stack {
                     local: Place { ip: ip.to(), port: header.to },
                     remote: Place { ip: ip.from(), port: header.from },
                 };
+                let says_nothing = header.options.mss.is_none_or(|mss| mss == 0);
+                if header.flags.contains(Flags::SYN) && says_nothing && ends.remote.ip.is_ipv6() {
+                    // TCP knows of no addresses, and takes IPv4's (RFC 9293, section 3.7.1).
+                    header.options.mss = Some(DEFAULT_MSS_V6);
+                }
                 // (Whose connection is here need not be asked.)
                 let id = self.connection(&ends);
                 if id.is_none()

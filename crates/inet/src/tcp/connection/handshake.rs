@@ -18,7 +18,7 @@ use onecopy_chain::notify::Segment;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a peer takes that does not say (RFC 9293, section 3.7.1).
+/// What a peer takes over IPv4 that does not say (RFC 9293, section 3.7.1); over IPv6 the stack says it for him.
 pub const DEFAULT_MSS: u16 = 536;
 
 /// What is waited for the answer to a SYN at first (RFC 6298, section 2.1).

@@ -20,7 +20,7 @@
 //! | `nic`, `placed` | such memory that a NIC receives into by itself, and what comes of it to a connection |
 //! | `outbox` | their sends from where the bytes lie, which the ring makes |
 //! | `wait` | how calls wait, and what they say when they fail |
-//! | `options`, `address` | what is set, by setsockopt(2), and who is at either end |
+//! | `options`, `address`, `info` | what is set, by setsockopt(2), who is at either end, and what the kernel tells of the way |
 
 mod address;
 mod config;
@@ -29,6 +29,7 @@ mod datagrams;
 mod device;
 mod devices;
 mod engine;
+mod info;
 mod landing;
 mod listener;
 mod listening;

@@ -4,6 +4,7 @@ use super::address::{addresses, family};
 use super::config::ZeroCopy;
 use super::connection::{Connection, Goes, Inner, NO_PAGE, Phase};
 use super::engine::{Kernel, Shared};
+use super::info::info;
 use super::options;
 use super::placed::Placed;
 use super::source::Sources;
@@ -571,33 +572,4 @@ pub(super) fn changed(
     change(&mut new);
     options::set_congestion(fd, &mut settings, &new)?;
     options::apply(fd, ipv6, &mut settings, &new).map_err(|errno| explained(Op::Option, errno))
-}
-
-/// TCP_INFO, as far as [`Info`] has it (include/uapi/linux/tcp.h).
-fn info(fd: BorrowedFd<'_>) -> Info {
-    let mut bytes = [0; 104];
-    if onecopy_sys::sockopt::tcp_info(fd, &mut bytes).is_err() {
-        return Info::default();
-    }
-    let word = |at: usize| bytes[at..][..4].try_into().map_or(0, u32::from_ne_bytes);
-    Info {
-        state: bytes[0],
-        ca_state: bytes[1],
-        retransmits: bytes[2],
-        probes: bytes[3],
-        backoff: bytes[4],
-        options: bytes[5],
-        snd_wscale: bytes[6] & 15,
-        rcv_wscale: bytes[6] >> 4,
-        rto: word(8),
-        ato: word(12),
-        snd_mss: word(16),
-        rcv_mss: word(20),
-        unacked: word(24),
-        sacked: word(28),
-        lost: word(32),
-        retrans: word(36),
-        last_data_sent: word(44),
-        ..Info::default()
-    }
 }

@@ -2,6 +2,7 @@
 
 mod congestion;
 mod datagrams;
+mod info;
 mod shards;
 mod streams;
 mod world;

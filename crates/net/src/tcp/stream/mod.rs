@@ -450,7 +450,7 @@ impl Stream {
         Ok(self.socket.take_error(Op::Connect))
     }
 
-    /// What is known of the connection (TCP_INFO).
+    /// What is known of the connection (TCP_INFO); where the kernel carries its bytes, what this kernel tells.
     pub fn info(&self) -> Info {
         self.socket.info()
     }

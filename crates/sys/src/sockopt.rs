@@ -125,6 +125,18 @@ pub(crate) fn set_bytes(
     u32::try_from(r).map_err(|_| errno().unwrap_or(rustix::io::Errno::IO))
 }
 
+/// SO_MAX_PACING_RATE: bytes of a second that are sent, at most (socket(7)); `u64::MAX` is no limit.
+///
+/// # Errors
+///
+/// setsockopt's.
+pub fn set_max_pacing_rate(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    // An unsigned long, which may be an int as well (sk_setsockopt()).
+    let bytes = libc::c_ulong::try_from(bytes).unwrap_or(libc::c_ulong::MAX).to_ne_bytes();
+    set_bytes(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &bytes)?;
+    Ok(())
+}
+
 /// Returns an option of the levels SOL_SOCKET, IPPROTO_IP or IPPROTO_TCP whose value is one int.
 ///
 /// # Errors

@@ -42,7 +42,8 @@ pub struct Settings {
     pub linger: Option<Duration>,
     /// How long FIN-WAIT-2 lasts, at most 120 s; not at all where it is zero (TCP_LINGER2, there by -1).
     pub fin_wait: Option<Duration>,
-    /// The longest segment, both ways, of 88 to 32767 bytes (TCP_MAXSEG); 0 is none.
+    /// The longest segment, both ways, of 88 to 32767 bytes (TCP_MAXSEG); 0 is none. Where the kernel carries the bytes, it counts for
+    /// connections that are made after: a listener's.
     pub max_segment: Option<u16>,
     /// SYNs that are sent again (TCP_SYNCNT).
     pub syn_retries: Option<u8>,
@@ -55,7 +56,8 @@ pub struct Settings {
     pub receive_buffer: Option<u32>,
     /// Bytes that make it readable (SO_RCVLOWAT).
     pub receive_low_water: u32,
-    /// Bytes that may wait to be sent before it stops being writable (TCP_NOTSENT_LOWAT).
+    /// Bytes that may wait to be sent before it stops being writable (TCP_NOTSENT_LOWAT). Where the kernel carries the bytes, those
+    /// that wait in it: up to 256 KiB wait before it besides.
     pub notsent_lowat: Option<u32>,
     /// The largest window that is offered (TCP_WINDOW_CLAMP): at least 1152 bytes.
     pub window_clamp: Option<u32>,

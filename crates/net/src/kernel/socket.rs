@@ -570,6 +570,8 @@ pub(super) fn changed(
     let mut settings = seen(options, fd);
     let mut new = settings.clone();
     change(&mut new);
+    // It is neither closed nor a socket that does nothing yet.
+    new.settle(false).map_err(|_| explained(Op::Option, Errno::INVAL))?;
     options::set_congestion(fd, &mut settings, &new)?;
-    options::apply(fd, ipv6, &mut settings, &new).map_err(|errno| explained(Op::Option, errno))
+    options::apply(fd, ipv6, &mut settings, &new)
 }

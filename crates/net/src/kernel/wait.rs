@@ -182,7 +182,7 @@ pub(super) fn explained(op: Op, errno: Errno) -> Error {
             "the NIC put bytes into other memory than the rule for the connection's address names; have its flow come to queues of that binding alone"
         }
         (Op::Option, Errno::NOPROTOOPT) => {
-            "the kernel's sockets take it by another call (setsockopt(2) names them), or by sysctl"
+            "errors that may pass come by a queue of the kernel's that nobody reads here; connect the socket, and the rest of them come to its calls"
         }
         (Op::Send, Errno::FAULT) => {
             "the bytes lie in a device's memory, which the kernel takes where it is bound to be sent from (Stack::bind_tx), and for TCP alone; copy them to the host first"

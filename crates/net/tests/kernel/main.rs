@@ -3,6 +3,7 @@
 mod congestion;
 mod datagrams;
 mod info;
+mod options;
 mod shards;
 mod streams;
 mod world;

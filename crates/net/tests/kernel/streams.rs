@@ -394,23 +394,6 @@ fn what_has_more_behind_it_leaves_with_that() {
 }
 
 #[test]
-fn options_reach_the_kernel() {
-    let Some(stack) = stack() else { return };
-    let (client, _server) = pair(&stack);
-    client.set_nodelay(true).unwrap();
-    client.set_ttl(9).unwrap();
-    assert!(client.nodelay().unwrap());
-    assert_eq!(client.ttl().unwrap(), 9);
-    client.set(|settings| settings.keepalive = true).unwrap();
-    assert_eq!(client.info().state, 1);
-    let error = client.set(|settings| settings.fast_open_connect = true).unwrap_err();
-    assert!(error.reason().is_some(), "{error}");
-    // What was set before one that is refused is told as it is.
-    client.set(|settings| (settings.nodelay, settings.fast_open_connect) = (false, true)).unwrap_err();
-    assert!(!client.nodelay().unwrap());
-}
-
-#[test]
 fn signals_leave_its_thread_alone() {
     let Some(_stack) = stack() else { return };
     let blocked = |task: &Path| {

@@ -6,6 +6,10 @@ use onecopy_pool::provider::Heap;
 use onecopy_pool::{Monitor, PagePool, PoolConfig};
 use onecopy_sys::eventfd::EventFd;
 use onecopy_uring::{Config, End, Event, Refused, Ring, Send, Usage};
+use rustix::io::Errno;
+use rustix::mm::{MlockAllFlags, mlockall, munlockall};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -107,6 +111,71 @@ fn a_send_without_a_copy_is_over_twice() {
     let counters = ring.counters();
     assert_eq!((counters.zero_copy, counters.notifications, counters.copied), (1, 1, 1));
     assert_eq!(counters.registered, u64::from(ring.is_registered()));
+}
+
+/// One send of `data` through, without a copy if the kernel lets it be, else by a copy.
+fn passes(ring: &mut Ring, pool: &PagePool, data: &[u8]) {
+    let (ours, mut theirs) = pair();
+    let (_context, _queue, mut lane) = lane();
+    let mut segment = noticed(pool, &mut lane, data);
+    let mut how = ZERO_COPY;
+    loop {
+        ring.send(&ours, 1, segment, how).unwrap();
+        match next(ring) {
+            Event::Sent { result: Ok(n), .. } => break assert_eq!(n, data.len()),
+            // No memory may be kept in place for it, or none that is registered (Linux before 6.15).
+            Event::Sent { result: Err(Errno::NOMEM | Errno::NOBUFS), back: Some(back), .. } => {
+                (segment, how.zero_copy) = (back, false);
+            }
+            Event::Sent { result: Err(Errno::AGAIN), back: Some(back), .. } => segment = back,
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut got = vec![0; data.len()];
+    theirs.read_exact(&mut got).unwrap();
+    assert!(got == data);
+    while !ring.is_idle() {
+        let Event::Notified { .. } = next(ring) else { panic!() };
+    }
+}
+
+/// Whether memory may be locked although RLIMIT_MEMLOCK, from here on, is nothing: capable(CAP_IPC_LOCK) decides, as it does of what is
+/// registered (can_do_mlock(), io_uring_create()).
+fn may_lock() -> bool {
+    let maximum = getrlimit(Resource::Memlock).maximum;
+    setrlimit(Resource::Memlock, Rlimit { current: Some(0), maximum }).unwrap();
+    let locked = mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).is_ok();
+    munlockall().unwrap();
+    locked
+}
+
+#[test]
+fn pages_are_registered_where_memory_may_be_locked() {
+    onecopy_testing::alone!();
+    if setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None }).is_err() && !may_lock() {
+        return eprintln!("skipped: neither CAP_SYS_RESOURCE, to raise RLIMIT_MEMLOCK, nor CAP_IPC_LOCK");
+    }
+    let Some(World { mut ring, pool, sent, .. }) = world() else { return };
+    assert!(ring.is_registered());
+    passes(&mut ring, &pool, &pattern(40_000));
+    assert_eq!(ring.counters().registered, u64::from(ring.is_registered()));
+    assert_eq!(out(&sent), 0);
+}
+
+#[test]
+fn none_are_registered_where_little_memory_may_be_locked_and_sends_pass() {
+    onecopy_testing::alone!();
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, sets).unwrap();
+    // Enough for the rings, which newer kernels count, too, and less than the pool has.
+    let maximum = getrlimit(Resource::Memlock).maximum;
+    let little = maximum.map_or(256 << 10, |most| most.min(256 << 10));
+    setrlimit(Resource::Memlock, Rlimit { current: Some(little), maximum }).unwrap();
+    let Some(World { mut ring, pool, sent, .. }) = world() else { return };
+    assert!(!ring.is_registered() && pool.region().unwrap().len() as u64 > little);
+    passes(&mut ring, &pool, &pattern(40_000));
+    assert_eq!((ring.counters().registered, out(&sent)), (0, 0));
 }
 
 #[test]

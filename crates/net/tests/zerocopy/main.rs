@@ -2,6 +2,7 @@
 
 mod cable;
 mod kernel;
+mod sealed;
 mod udp;
 mod waits;
 mod world;

@@ -53,6 +53,7 @@ pub const ROW: Row = Row {
         P99,
         CQES,
         COPIED,
+        UNKNOWN,
         PACKET,
     ],
     share: 1.0,
@@ -77,6 +78,8 @@ const P99: Metric = Metric { name: "p99", unit: "us", larger: false };
 const CQES: Metric = Metric { name: "cqes", unit: "per MB", larger: false };
 /// Sends without a copy that the kernel has copied after all (IORING_NOTIF_USAGE_ZC_COPIED), as far as it can be believed: decision 0054.
 const COPIED: Metric = Metric { name: "COPIED", unit: "per MB", larger: false };
+/// Those of which it does not say whether it has: their notifications came stacked.
+const UNKNOWN: Metric = Metric { name: "unknown", unit: "per MB", larger: false };
 const PACKET: Metric = Metric { name: "packet", unit: "ns", larger: false };
 
 /// What each socket is asked to have as its send buffer, and as its receive buffer. (Linux doubles it, to have room for what lies around the bytes.)
@@ -288,7 +291,7 @@ impl Session for Tcp {
                 ]
             }
         };
-        for metric in [CQES, COPIED] {
+        for metric in [CQES, COPIED, UNKNOWN] {
             values.extend(engine[metric.name].as_f64().map(|value| (metric.name, value)));
         }
         let mut settings = vec![("MTU".to_owned(), self.net.mtu().to_string())];

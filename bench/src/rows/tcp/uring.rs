@@ -61,16 +61,19 @@ fn engine(job: &Value, zero_copy: ZeroCopy) -> Result<Value> {
         Ok(found.with_context(|| format!("the ring does not count {name}"))?.1)
     };
     let (cqes, copied) = (count("completions")?, count("notifications_copied")?);
+    let unknown = count("notifications_unknown")?;
     let says = format!(
-        "{}, {} calls of io_uring_enter, {} requests, {cqes} CQEs; {} sends without a copy, of whose {} notifications {copied} said COPIED and {} \
+        "{}, {} calls of io_uring_enter, {} requests, {cqes} CQEs; {} sends without a copy, of whose {} notifications {copied} said COPIED and {unknown} \
          came stacked behind another one, which says nothing of it",
         CONGESTION.name(),
         count("enters")?,
         count("requests")?,
         count("zero_copy_sends")?,
         count("notifications")?,
-        count("notifications_unknown")?,
     );
     let per_mb = |count: u64| count as f64 / (bytes.max(1) as f64 / 1e6);
-    Ok(with(figures, json!({"cqes": per_mb(cqes), "COPIED": per_mb(copied), "says": says})))
+    Ok(with(
+        figures,
+        json!({"cqes": per_mb(cqes), "COPIED": per_mb(copied), "unknown": per_mb(unknown), "says": says}),
+    ))
 }

@@ -156,7 +156,10 @@ impl Stack {
                     }
                 }
             }
-            _ => self.refuse(now, ends, &arrived.header, arrived.len()),
+            _ => {
+                self.stats.no_socket += 1;
+                self.refuse(now, ends, &arrived.header, arrived.len());
+            }
         }
     }
 
@@ -177,7 +180,10 @@ impl Stack {
         let (header, len) = (&arrived.header, arrived.len());
         let Some(Slot::Request(pending)) = self.sockets.get(id) else { return };
         let parent = pending.listener;
-        let Some(Slot::Listener(listener)) = self.sockets.get(parent) else { return self.forget(id) };
+        let Some(Slot::Listener(listener)) = self.sockets.get(parent) else {
+            self.stats.stray += 1;
+            return self.forget(id);
+        };
         let (settings, full) = (listener.settings.clone(), listener.is_full());
         let Some(Slot::Request(pending)) = self.sockets.get_mut(id) else { return };
         let mut lower = Lower { ip: &mut self.ip, ends, now };

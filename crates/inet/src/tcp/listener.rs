@@ -195,6 +195,7 @@ impl Request {
             self.agreed.ts_recent = times.value;
         }
         if flags.contains(Flags::ACK) && header.ack != self.agreed.iss.plus(1) {
+            stats.invalid_ack += 1;
             return Answer::Refuse;
         }
         if flags.contains(Flags::RST) {
@@ -211,6 +212,7 @@ impl Request {
         }
         if len == 0 && settings.defer_accept.is_some_and(|limit| self.may_wait_for_data(limit)) {
             self.acknowledged = true;
+            stats.deferred += 1;
             return Answer::Nothing;
         }
         Answer::Complete

@@ -3,8 +3,8 @@
 use onecopy_link::counters;
 
 counters! {
-    /// Counters of all connections together: each segment that is thrown away is in one of them. The names in brackets are the kernel's
-    /// (`nstat`), where it has one.
+    /// Counters of all connections together: each segment that is thrown away is in one of them, by its reason. (What it is answered by has
+    /// counters of its own beside that: resets, challenges, answers that were not given.) The names in brackets are the kernel's (`nstat`), where it has one.
     pub struct Stats {
         /// Segments received (TcpInSegs).
         segments_in,
@@ -30,7 +30,7 @@ counters! {
         malformed,
         /// Wrong checksums (TcpInCsumErrors).
         bad_checksum,
-        /// For a port that nobody has, answered by a reset.
+        /// For a port that nobody has, or a socket whose connection is over: answered by a reset.
         no_socket,
         /// Without a connection, and not to be answered: a reset itself, a segment without ACK, SYN or RST.
         stray,
@@ -44,6 +44,11 @@ counters! {
         ack_unsent,
         /// Acknowledges what is long past: answered by a challenge.
         ack_too_old,
+        /// Acknowledges something else than our SYN while a connection is made: answered by a reset. (The kernel's drop reason
+        /// TCP_INVALID_ACK_SEQUENCE; nstat has none.)
+        invalid_ack,
+        /// ACKs without data of who is connected once it sends some (TcpExtTCPDeferAcceptDrop).
+        deferred,
         /// Challenge ACKs sent (TcpExtTCPChallengeACK).
         challenges,
         /// Not answered, since the last answer to a segment out of place is not long ago.

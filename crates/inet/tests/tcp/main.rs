@@ -1,6 +1,7 @@
 //! Two stacks over a pair of links, in virtual time.
 
 mod as_linux;
+mod counted;
 mod device;
 mod fast_open;
 mod fast_open_hostile;

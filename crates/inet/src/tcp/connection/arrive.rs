@@ -36,7 +36,10 @@ impl Connection {
         ecn: Ecn,
     ) -> After {
         match self.state {
-            State::Closed => return After::Refuse,
+            State::Closed => {
+                ctx.stats.no_socket += 1;
+                return After::Refuse;
+            }
             State::SynSent => return self.arrive_syn_sent(ctx, header, payload),
             _ => {}
         }
@@ -56,6 +59,7 @@ impl Connection {
         }
         let early = self.opens_early();
         if early && !self.acknowledges_sent(header) {
+            ctx.stats.invalid_ack += 1;
             return After::Refuse;
         }
         if self.state == State::SynReceived && !early {

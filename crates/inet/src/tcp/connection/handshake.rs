@@ -431,6 +431,7 @@ impl Connection {
                 if self.snd.retries() == 0 {
                     self.snd.hasten(ctx.now);
                 }
+                ctx.stats.invalid_ack += 1;
                 return if reset { After::Keep } else { After::Refuse };
             }
             if offer.timestamps
@@ -516,6 +517,7 @@ impl Connection {
     /// The peer has acknowledged our SYN-ACK: both had called each other. Whether it has.
     pub(super) fn crossed_acknowledged(&mut self, ctx: &mut Context<'_>, header: &Tcp) -> bool {
         if !header.ack.after(self.snd.una()) || header.ack.after(self.snd.nxt()) {
+            ctx.stats.invalid_ack += 1;
             return false;
         }
         // A SYN-ACK says the window unscaled, what comes after it scaled.

@@ -76,12 +76,13 @@ fn every_byte_arrives_once_whatever_the_wire_does() {
     assert_eq!(all.cases, cases);
     assert!(all.bytes >= cases * BYTES);
     if cases >= 100 {
-        let Troubles { six, packets, lost, duplicated, reordered, corrupted, told, given_up, .. } = all;
+        let Troubles { six, packets, lost, duplicated, reordered, corrupted, marked, told, given_up, .. } =
+            all;
         assert!(six.abs_diff(cases / 2) <= 1, "half of them go over IPv6: {all:?}");
         assert!(given_up * 1000 <= told, "too much was given up: {all:?}");
         assert!(lost as f64 > packets as f64 * LOSS * 0.9, "too little was lost: {all:?}");
         assert!(
-            duplicated > 0 && reordered > 0 && corrupted > 0 && told > cases,
+            duplicated > 0 && reordered > 0 && corrupted > 0 && marked > 0 && told > cases,
             "not all was tried: {all:?}"
         );
     }

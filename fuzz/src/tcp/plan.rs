@@ -87,6 +87,8 @@ impl Plan {
             _ => dice.roll() % (total + 1),
         };
         let ends = [first, total - first].map(|bytes| habits(dice, bytes));
+        // (Last: what a seed meant before there were marks it means still, but for them.)
+        let paths = paths.map(|path| marked(dice, path));
         Plan {
             link,
             paths,
@@ -120,6 +122,12 @@ fn path(dice: &mut Dice, rate: u64, delay: u64, whole: bool) -> Path {
         .reorder(between(dice, 0.001, 0.1), held_back)
         .corrupt(between(dice, 0.001, 0.02))
         .whole(whole)
+}
+
+/// Half of the ways mark what may bear it while their queue is longer than so many bytes, down to one packet (RFC 3168, section 5; a step as in
+/// RFC 8257, section 3.1).
+fn marked(dice: &mut Dice, path: Path) -> Path {
+    if dice.one_in(2) { path.mark_above(dice.size(40_000) as u64) } else { path }
 }
 
 fn habits(dice: &mut Dice, bytes: u64) -> Habits {

@@ -40,6 +40,8 @@ pub struct Troubles {
     pub reordered: u64,
     /// With a bit turned over.
     pub corrupted: u64,
+    /// Marked (CE): they met congestion.
+    pub marked: u64,
     /// Segments that were sent again.
     pub retransmitted: u64,
     /// Sends by reference that were told of.
@@ -63,6 +65,7 @@ impl Troubles {
         self.duplicated += other.duplicated;
         self.reordered += other.reordered;
         self.corrupted += other.corrupted;
+        self.marked += other.marked;
         self.retransmitted += other.retransmitted;
         self.told += other.told;
         self.given_up += other.given_up;
@@ -476,6 +479,7 @@ impl<'a> Case<'a> {
             troubles.duplicated += stats.duplicated;
             troubles.reordered += stats.reordered;
             troubles.corrupted += stats.corrupted;
+            troubles.marked += stats.marked;
         }
         drop((hosts, wire));
         let stats = pool.stats();

@@ -3,7 +3,8 @@
 /// Which way the bytes may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Shared memory if the peer can use it, else the kernel.
+    /// The shortest way that there is. Unix sockets: shared memory if the peer can use it, else the kernel. A stack: the link that it was given,
+    /// else the kernel's TCP and UDP.
     #[default]
     Auto,
     /// The kernel's socket only.

@@ -79,7 +79,8 @@ pub struct Settings {
     pub fast_open_connect: bool,
     /// No cookie is needed, nor asked for (TCP_FASTOPEN_NO_COOKIE).
     pub fast_open_no_cookie: bool,
-    /// Bytes of a second that it is paced at, at most (SO_MAX_PACING_RATE).
+    /// Bytes of a second, at most (SO_MAX_PACING_RATE). Nothing is held back by it: a super-segment is no longer than what this rate carries in a
+    /// millisecond (tcp_tso_autosize()), and that is all.
     pub max_pacing_rate: Option<u64>,
 }
 

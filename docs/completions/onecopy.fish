@@ -87,7 +87,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l save-profile -
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l direct -d 'Also listen on ADDRESS.direct for client sockets that a proxy of the same user lends for one answer'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l stats -d 'Answer GET /.onecopy/stats with the counters (JSON), as SIGUSR1 prints them, to whoever sends it to this socket'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l listen -d 'Where clients connect; port 0 takes a free one' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l listen -d 'Where clients connect, as IP:PORT or tcp:IP:PORT; port 0 takes a free one' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l tap -d 'Speak on a stack of this program\'s own instead of the kernel\'s, over this TAP device. It is made where there is none, which takes CAP_NET_ADMIN, and is gone with the program; its other side is the kernel\'s interface of that name' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l addr -d 'The stack\'s address and its network, such as 10.0.0.2/24' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l gateway -d 'Where the stack\'s packets for other networks go' -r

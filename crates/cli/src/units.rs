@@ -61,6 +61,11 @@ pub fn place(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| format!("{text:?}: write IP:PORT, as in 127.0.0.1:8080 or [::1]:8080"))
 }
 
+/// The same where it may say `tcp:`, as where unix sockets have a place, too (`serve --listen`).
+pub fn tcp_place(text: &str) -> Result<SocketAddr, String> {
+    place(text.strip_prefix("tcp:").unwrap_or(text))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +85,13 @@ mod tests {
         assert!(some("0").is_err() && some("-1").is_err() && some("").is_err());
         assert_eq!(place("[::1]:80").map(|place| place.port()), Ok(80));
         assert!(place("localhost:80").is_err_and(|why| why.contains("write IP:PORT")));
+        assert!(place("tcp:[::1]:80").is_err(), "not where there is nothing else");
+        for text in ["10.9.0.2:80", "tcp:10.9.0.2:80"] {
+            assert_eq!(tcp_place(text), Ok(([10, 9, 0, 2], 80).into()));
+        }
+        for text in ["tcp:", "tcp:10.9.0.2", "tcp:tcp:10.9.0.2:80", "unix:@a"] {
+            assert!(tcp_place(text).is_err_and(|why| why.contains("write IP:PORT")), "{text}");
+        }
     }
 
     #[test]

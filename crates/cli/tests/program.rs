@@ -241,6 +241,9 @@ fn flags_that_make_no_sense_are_told_as_usage() {
     let serve = ["serve", "--root", "/", "--listen", "unix:@onecopy-nobody"];
     for (first, more, what) in [
         (&proxy[..], &["localhost:80"][..], "write IP:PORT"),
+        (&proxy[..], &["tcp:localhost:80"], "write IP:PORT"),
+        // (The place is taken; what does not go with it is told.)
+        (&proxy[..], &["tcp:127.0.0.1:0", "--forward", "splice"], "add --transport kernel"),
         (&proxy[..], &["127.0.0.1:0", "--threads", "0"], "none would serve nobody"),
         (&proxy[..], &["127.0.0.1:0", "--max-clients", "0"], "none would serve nobody"),
         (&proxy[..], &["127.0.0.1:0", "--backends", "0"], "none would serve nobody"),

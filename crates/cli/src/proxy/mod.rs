@@ -60,8 +60,8 @@ use tracing::{info, warn};
 /// Flags of `onecopy proxy`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Where clients connect; port 0 takes a free one.
-    #[arg(long, value_name = "IP:PORT", value_parser = units::place)]
+    /// Where clients connect, as IP:PORT or tcp:IP:PORT; port 0 takes a free one.
+    #[arg(long, value_name = "IP:PORT", value_parser = units::tcp_place)]
     listen: SocketAddr,
     #[command(flatten)]
     stack: OwnStack,

@@ -19,10 +19,10 @@ impl FromStr for Listen {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Listen, String> {
-        match text.strip_prefix("tcp:") {
-            Some(place) => Ok(Listen::Tcp(units::place(place)?)),
-            None if text.starts_with("unix:") => Ok(Listen::Unix(text.parse()?)),
-            None => {
+        match text.split_once(':') {
+            Some(("tcp", _)) => Ok(Listen::Tcp(units::tcp_place(text)?)),
+            Some(("unix", _)) => Ok(Listen::Unix(text.parse()?)),
+            _ => {
                 Err(format!("{text:?}: write unix:/path/to/socket or unix:@name, or tcp:IP:PORT with --tap"))
             }
         }

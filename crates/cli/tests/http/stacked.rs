@@ -86,7 +86,7 @@ fn a_proxy_on_a_stack_of_its_own_sends_what_was_lent_without_a_copy() {
         let (dir, content) = files();
         let daemon = start_daemon(dir.path(), daemon_flags);
         let backend = format!("unix:{}", dir.path().join("s").display());
-        let mut args = vec!["proxy", "--listen", "10.9.0.2:8080", "--backend", &backend];
+        let mut args = vec!["proxy", "--listen", "tcp:10.9.0.2:8080", "--backend", &backend];
         args.extend(TAP);
         args.extend(proxy_flags.split_whitespace());
         let mut proxy = start(&namespace, &args, "onecopy proxy: http");

@@ -90,7 +90,7 @@ impl World {
         let registered = match Registered::new(&memory) {
             Ok(registered) => registered,
             Err(why) => {
-                eprintln!("skipped: {why}");
+                println!("lacking: registered buffers of io_uring ({why})");
                 return None;
             }
         };

@@ -12,14 +12,14 @@ use std::process::Command;
 fn namespace() -> Option<Namespace> {
     let namespace = match Namespace::new() {
         Err(Errno::PERM) => {
-            eprintln!("skipped: a network namespace needs root (CAP_SYS_ADMIN)");
+            println!("lacking: a network namespace (root, CAP_SYS_ADMIN)");
             return None;
         }
         namespace => namespace.unwrap(),
     };
     match namespace.run(|| Tap::open(TapConfig::new("probe"))).unwrap() {
         Err(error) if [Errno::NOENT, Errno::NODEV, Errno::ACCESS, Errno::PERM].contains(&error.errno()) => {
-            eprintln!("skipped: {error}");
+            println!("lacking: a TAP ({error})");
             None
         }
         probe => {
@@ -111,7 +111,7 @@ fn queues_share_a_device() {
 fn a_flow_comes_by_the_queue_that_it_left_by() {
     let Some(namespace) = namespace() else { return };
     if Command::new("ip").arg("-V").output().is_err() {
-        return eprintln!("skipped: no ip (iproute2) to set the interface up with");
+        return println!("lacking: ip (iproute2), to set the interface up with");
     }
     let config = TapConfig::new("onecopy%d").medium(Medium::Ip);
     let mut taps = namespace.run(|| Tap::open_queues(config, 4)).unwrap().unwrap();
@@ -146,7 +146,7 @@ fn a_flow_comes_by_the_queue_that_it_left_by() {
 fn what_the_interface_does_is_counted() {
     let Some(namespace) = namespace() else { return };
     if Command::new("ip").arg("-V").output().is_err() {
-        return eprintln!("skipped: no ip (iproute2) to set the interface up with");
+        return println!("lacking: ip (iproute2), to set the interface up with");
     }
     let mut tap = open(&namespace, TapConfig::new("onecopy0").medium(Medium::Ip)).unwrap();
     // An echo, from who is on the link to the kernel: IPv4 and ICMP, both summed.
@@ -193,7 +193,9 @@ fn device() -> Option<(DeviceMemory, Vec<Page>, Registered)> {
     let words: Vec<u8> = (0..2048_u32).flat_map(u32::to_le_bytes).collect();
     memory.write_at(0, &[std::io::IoSlice::new(&words)]).unwrap();
     let pages = memory.alloc_all().unwrap();
-    let registered = Registered::new(&memory).inspect_err(|why| eprintln!("skipped: {why}")).ok()?;
+    let registered = Registered::new(&memory)
+        .inspect_err(|why| println!("lacking: registered buffers of io_uring ({why})"))
+        .ok()?;
     Some((memory, pages, registered))
 }
 
@@ -201,7 +203,7 @@ fn device() -> Option<(DeviceMemory, Vec<Page>, Registered)> {
 fn a_device_s_packets_that_are_transmitted_at_once_leave_by_one_call() {
     let Some(namespace) = namespace() else { return };
     if Command::new("ip").arg("-V").output().is_err() {
-        return eprintln!("skipped: no ip (iproute2) to set the interface up with");
+        return println!("lacking: ip (iproute2), to set the interface up with");
     }
     let Some((_memory, pages, registered)) = device() else { return };
     let mut tap = open(&namespace, TapConfig::new("onecopy0").medium(Medium::Ip)).unwrap();

@@ -73,7 +73,7 @@ fn worlds() -> Vec<(Stack, SocketAddr, Stack)> {
     let mut worlds = vec![(here, SocketAddr::from(([10, 0, 0, 1], 0)), there)];
     match Stack::builder().transport(Transport::Kernel).build() {
         Ok(stack) => worlds.push((stack.clone(), SocketAddr::from(([127, 0, 0, 1], 0)), stack)),
-        Err(BuildError::Uring(refused)) => eprintln!("skipped: {refused}"),
+        Err(BuildError::Uring(refused)) => println!("lacking: io_uring ({refused})"),
         Err(error) => panic!("{error}"),
     }
     worlds

@@ -70,10 +70,10 @@ impl Kind for OnDevice {
 /// As a driver would give it: of the memory of another device.
 struct OnDmaBuf(DeviceMemory);
 impl OnDmaBuf {
-    /// Of 16 MiB; None, with the reason on stderr, where the machine makes no dma-buf.
+    /// Of 16 MiB; None, with what is lacking on stdout, where the machine makes no dma-buf.
     fn new() -> Option<OnDmaBuf> {
         let memory = DeviceMemory::opaque(4096, DeviceId(3)).unwrap();
-        memory.dma_buf().map_err(|why| eprintln!("skipped: {why}")).ok()?;
+        memory.dma_buf().map_err(|why| println!("lacking: /dev/udmabuf ({why})")).ok()?;
         Some(OnDmaBuf(memory))
     }
 }

@@ -345,7 +345,7 @@ mod tests {
         let made = match of_memfd(&fd, 8192) {
             Ok(made) => made,
             Err(NotMade::Refused(errno)) => panic!("{errno}"),
-            Err(why) => return eprintln!("skipped: {why} ({})", why.errno()),
+            Err(why) => return println!("lacking: a DMA buffer of its own ({why}, {})", why.errno()),
         };
         // Not whole pages, and more than there is.
         assert_eq!(of_memfd(&fd, 4095).unwrap_err(), NotMade::Refused(Errno::INVAL));
@@ -366,8 +366,8 @@ mod tests {
         }
     }
 
-    /// `_IOWR('H', 0, struct dma_heap_allocation_data)` (include/uapi/linux/dma-heap.h): a driver's dma-buf, opened for what `access` says. None, with the
-    /// reason on stderr, where the machine has no heap.
+    /// `_IOWR('H', 0, struct dma_heap_allocation_data)` (include/uapi/linux/dma-heap.h): a driver's dma-buf, opened for what `access` says. None, and what is lacking
+    /// on stdout, where the machine has no heap.
     fn of_heap(len: u64, access: OFlags) -> Option<OwnedFd> {
         #[repr(C)]
         struct Allocation {
@@ -380,7 +380,7 @@ mod tests {
             match rustix::fs::open("/dev/dma_heap/system", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
                 Ok(heap) => heap,
                 Err(errno) => {
-                    eprintln!("skipped: /dev/dma_heap/system: {errno}");
+                    println!("lacking: /dev/dma_heap/system ({errno})");
                     return None;
                 }
             };

@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn a_namespace_is_apart_and_is_left_behind() {
         let namespace = match Namespace::new() {
-            Err(io::Errno::PERM) => return eprintln!("skipped: a network namespace needs CAP_SYS_ADMIN"),
+            Err(io::Errno::PERM) => return println!("lacking: a network namespace (root, CAP_SYS_ADMIN)"),
             namespace => namespace.unwrap(),
         };
         let inode = |namespace: &Namespace| rustix::fs::fstat(namespace).unwrap().st_ino;

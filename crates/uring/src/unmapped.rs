@@ -324,7 +324,7 @@ mod tests {
         match Unmapped::new(&file, LEN) {
             Ok(unmapped) => Some((file, unmapped)),
             Err(refused) => {
-                eprintln!("skipped: {refused}");
+                println!("lacking: io_uring ({refused})");
                 None
             }
         }

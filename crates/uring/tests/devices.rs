@@ -8,17 +8,17 @@ use rustix::io::Errno;
 use std::os::fd::AsFd;
 use std::process::Command;
 
-/// Runs `act` with the indexes of the loopback and of a veth; not, with a reason on stderr, where the machine has not what it takes.
+/// Runs `act` with the indexes of the loopback and of a veth; not, with what is lacking on stdout, where the machine has not what it takes.
 fn with_devices(act: impl FnOnce([u32; 2]) + Send) {
     let namespace = match Namespace::new() {
-        Err(Errno::PERM) => return eprintln!("skipped: a network namespace needs root (CAP_SYS_ADMIN)"),
+        Err(Errno::PERM) => return println!("lacking: a network namespace (root, CAP_SYS_ADMIN)"),
         namespace => namespace.expect("a network namespace"),
     };
     let inside = || {
         let made =
             Command::new("ip").args(["link", "add", "one", "type", "veth", "peer", "name", "other"]).status();
         if !made.is_ok_and(|made| made.success()) {
-            return eprintln!("skipped: no ip (iproute2), or no veth");
+            return println!("lacking: ip (iproute2), or veth devices");
         }
         let index = |name: &str| {
             let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -34,14 +34,14 @@ fn device_memory_is_refused_by_devices_without() {
     with_devices(|devices| {
         let netdev = match Netdev::open() {
             Ok(netdev) => netdev,
-            Err(refusal) => return eprintln!("skipped: no netdev family: {refusal}"),
+            Err(refusal) => return println!("lacking: the netdev family of generic netlink ({refusal})"),
         };
         // No dma-buf: there is none without a device that has some.
         let file = std::fs::File::open("/dev/null").unwrap();
         let bind = |index, queues: &[Queue]| netdev.bind_rx(index, file.as_fd(), queues).unwrap_err();
         if bind(devices[0], &[Queue::Rx(0)]).errno == Errno::INVAL {
             // An unknown command, before Linux 6.12.
-            return eprintln!("skipped: this kernel binds no device memory");
+            return println!("lacking: a kernel that binds device memory");
         }
         for device in devices {
             let refusal = bind(device, &[Queue::Rx(0)]);
@@ -61,7 +61,7 @@ fn receives_by_a_device_are_refused_by_those_that_cannot() {
         let register = |device, queue| Zcrx::register(device, queue, 16).map(|zcrx| zcrx.id()).unwrap_err();
         let first = register(devices[0], 0);
         if [Errno::INVAL, Errno::PERM, Errno::NOSYS].contains(&first) {
-            return eprintln!("skipped: this kernel has no zero copy Rx: {first}");
+            return println!("lacking: zero copy Rx in this kernel ({first})");
         }
         for device in devices {
             assert_eq!(register(device, 0), Errno::OPNOTSUPP);
@@ -72,7 +72,7 @@ fn receives_by_a_device_are_refused_by_those_that_cannot() {
         let register =
             |device| Zcrx::register_dma_buf(device, 0, &file, 16).map(|zcrx| zcrx.id()).unwrap_err();
         if register(devices[0]) == Errno::INVAL {
-            return eprintln!("skipped: this kernel takes no dma-buf for zero copy Rx, before Linux 6.16");
+            return println!("lacking: a kernel that takes a dma-buf for zero copy Rx (Linux 6.16)");
         }
         assert_eq!(devices.map(register), [Errno::OPNOTSUPP; 2]);
         assert_eq!(register(i32::MAX as u32), Errno::NODEV);

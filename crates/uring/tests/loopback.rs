@@ -39,7 +39,7 @@ fn world_with(buffers: u16) -> Option<World> {
     match Ring::new(config, Arc::new(EventFd::new().unwrap())) {
         Ok(ring) => Some(World { ring, pool, sent, received }),
         Err(Refused::Setup(errno)) => {
-            eprintln!("skipped: {}", Refused::Setup(errno));
+            println!("lacking: io_uring ({})", Refused::Setup(errno));
             None
         }
         Err(refused) => panic!("{refused}"),
@@ -446,7 +446,7 @@ fn a_readable_descriptor_wakes_it() {
     let pages = PagePool::new(PoolConfig::new().limit(4), Heap::new()).unwrap();
     let wake = Arc::new(EventFd::new().unwrap());
     let config = Config { entries: 8, buffers: 4, pages, region: None };
-    let Ok(mut ring) = Ring::new(config, wake.clone()) else { return eprintln!("skipped: no io_uring here") };
+    let Ok(mut ring) = Ring::new(config, wake.clone()) else { return println!("lacking: io_uring") };
     for _ in 0..3 {
         let other = wake.clone();
         let thread = std::thread::spawn(move || other.ring());

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 fn storage() -> Option<Storage> {
     match Storage::new() {
         Err(Refused::Setup(errno)) => {
-            eprintln!("skipped: {}", Refused::Setup(errno));
+            println!("lacking: io_uring ({})", Refused::Setup(errno));
             None
         }
         storage => Some(storage.unwrap()),
@@ -123,7 +123,7 @@ fn without_the_page_cache() {
         file => Some(file.unwrap()),
     };
     let (Some(file), Some(out)) = (open(&from, OFlags::RDONLY), open(&to, OFlags::WRONLY)) else {
-        return eprintln!("skipped: the file system of {} has no O_DIRECT", std::env::temp_dir().display());
+        return println!("lacking: O_DIRECT in the file system of {}", std::env::temp_dir().display());
     };
     let memory = DeviceMemory::opaque(512, DeviceId(0)).unwrap();
     // To its end, which is no whole block.

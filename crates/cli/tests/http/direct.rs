@@ -94,7 +94,7 @@ fn a_loan_that_comes_back_is_answered() {
 #[test]
 fn a_loan_that_was_begun_does_not_come_back() {
     if let Err(why) = tracing() {
-        return eprintln!("skipped: {why}");
+        return println!("lacking: a way to look at a process ({why})");
     }
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("files")).unwrap();

@@ -132,7 +132,7 @@ fn what_was_changed_is_asked_for_again() {
     let content = pair.file("f", 300_000);
     assert!(pair.get("/f", "").body == content);
     if pair.daemon_counter("lent") == 0 {
-        return eprintln!("skipped: this kernel does not say what the page cache holds");
+        return println!("lacking: a kernel that says what the page cache holds, so no file is lent");
     }
     let requests = || pair.daemon_counter("requests");
     let before = requests();
@@ -161,7 +161,7 @@ fn what_lies_on_the_disk_alone_is_asked_for_again() {
         onecopy_sys::page_cache::holds(&file, 0, 300_000) == Ok(false)
     };
     if !leaves() {
-        return eprintln!("skipped: this file system keeps files in memory, or the kernel does not say");
+        return println!("lacking: a file system that lets files go from memory, or a kernel that says so");
     }
     std::fs::read(pair.path("f")).unwrap();
     assert!(pair.get("/f", "").body == content);
@@ -185,7 +185,7 @@ fn files_are_lent() {
     });
     let lent = pair.daemon_counter("lent");
     if lent == 0 {
-        return eprintln!("skipped: this kernel does not say what the page cache holds");
+        return println!("lacking: a kernel that says what the page cache holds, so no file is lent");
     }
     assert_eq!(pair.daemon_counter("lent_bytes"), (20 << 20) - 4097);
     let mut slow = pair.client();

@@ -252,7 +252,7 @@ fn a_hang_up_is_a_reason_to_stop() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     if u64::from_str_radix(ignored, 16).unwrap() & 1 == 1 {
-        return eprintln!("skipped: SIGHUP is ignored here (nohup), and so it is by what is started");
+        return println!("lacking: SIGHUP, which is ignored here (nohup), and so it is by what is started");
     }
     let mut pair = Pair::start("", "");
     for program in [&mut pair.proxy, &mut pair.daemon] {

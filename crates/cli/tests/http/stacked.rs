@@ -16,17 +16,17 @@ const FILE: usize = (1 << 20) + 12_345;
 fn network() -> Option<Namespace> {
     let namespace = match Namespace::new() {
         Err(Errno::PERM) => {
-            eprintln!("skipped: a network namespace needs root (CAP_SYS_ADMIN)");
+            println!("lacking: a network namespace (root, CAP_SYS_ADMIN)");
             return None;
         }
         namespace => namespace.expect("a network namespace"),
     };
     if !std::path::Path::new("/dev/net/tun").exists() {
-        eprintln!("skipped: there is no /dev/net/tun");
+        println!("lacking: /dev/net/tun");
         return None;
     }
     if Command::new("ip").arg("-V").output().is_err() {
-        eprintln!("skipped: no ip (iproute2) to give the kernel an address with");
+        println!("lacking: ip (iproute2), to give the kernel an address with");
         return None;
     }
     Some(namespace)

@@ -116,7 +116,7 @@ fn curl_fetches_from_us_over_ipv6() {
 fn fetch(setup: Setup, at: SocketAddr) {
     let Some(mut world) = World::new(setup) else { return };
     if !tool(&world.namespace, "curl --version") {
-        return eprintln!("skipped: no curl");
+        return println!("lacking: curl");
     }
     let mut server = Server::listen(&mut world.host, at);
     server.client = Some(world.kernel(move || {

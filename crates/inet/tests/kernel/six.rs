@@ -55,7 +55,7 @@ fn ping_is_answered_whole_and_in_fragments() {
     for medium in [Medium::Ethernet, Medium::Ip] {
         let Some(mut world) = World::new(Setup { medium, ..Setup::all(1500).six() }) else { return };
         if !tool(&world.namespace, "ping -V") {
-            return eprintln!("skipped: no ping");
+            return println!("lacking: ping");
         }
         let namespace = world.namespace.clone();
         let pings = world.kernel(move || {

@@ -115,11 +115,11 @@ impl<R> Kernel<R> {
 }
 
 impl World {
-    /// None, with a reason on stderr, where the machine has not what it takes.
+    /// None, with what is lacking on stdout, where the machine has not what it takes.
     pub fn new(setup: Setup) -> Option<World> {
         let namespace = match Namespace::new() {
             Err(Errno::PERM) => {
-                eprintln!("skipped: a network namespace needs root (CAP_SYS_ADMIN)");
+                println!("lacking: a network namespace (root, CAP_SYS_ADMIN)");
                 return None;
             }
             namespace => namespace.expect("a network namespace"),
@@ -133,13 +133,13 @@ impl World {
             Err(error)
                 if [Errno::NOENT, Errno::NODEV, Errno::ACCESS, Errno::PERM].contains(&error.errno()) =>
             {
-                eprintln!("skipped: {error}");
+                println!("lacking: a TAP ({error})");
                 return None;
             }
             tap => tap.expect("a TAP"),
         };
         if !tool(&namespace, "ip -V") {
-            eprintln!("skipped: no ip (iproute2) to give the kernel an address with");
+            println!("lacking: ip (iproute2), to give the kernel an address with");
             return None;
         }
         let capabilities = tap.capabilities();
@@ -152,7 +152,7 @@ impl World {
             addresses.push(Cidr::new(OURS6, 64).unwrap());
             // It may be used at once: nobody else has it.
             if !tool(&namespace, &format!("ip addr add {KERNEL6}/64 dev onecopy0 nodad")) {
-                eprintln!("skipped: the kernel takes no address of IPv6");
+                println!("lacking: a kernel that takes addresses of IPv6");
                 return None;
             }
             until_taken(&namespace, KERNEL6);
@@ -181,7 +181,7 @@ impl World {
         let mut world = World::new(setup)?;
         let (router, far) = (world.namespace.clone(), Namespace::new().unwrap());
         if !tool(&router, "nft --version") {
-            eprintln!("skipped: no nft (nftables) to drop packets with");
+            println!("lacking: nft (nftables), to drop packets with");
             return None;
         }
         let there = format!("/proc/{}/fd/{}", std::process::id(), far.as_fd().as_raw_fd());

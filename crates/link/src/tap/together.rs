@@ -23,7 +23,9 @@ impl Many {
         let memory = DeviceMemory::opaque(32, DeviceId(1)).unwrap();
         let pages = memory.alloc_all().unwrap();
         memory.write_at(0, &[std::io::IoSlice::new(&bytes(32 * 4096))]).unwrap();
-        let registered = Registered::new(&memory).inspect_err(|why| eprintln!("skipped: {why}")).ok();
+        let registered = Registered::new(&memory)
+            .inspect_err(|why| println!("lacking: registered buffers of io_uring ({why})"))
+            .ok();
         registered.is_some().then_some(Many { memory, pages, registered })
     }
 

@@ -20,7 +20,7 @@ impl World {
             let (a, b) = match (build(), build()) {
                 (Ok(a), Ok(b)) => (a, b),
                 (Err(BuildError::Uring(refused)), _) | (_, Err(BuildError::Uring(refused))) => {
-                    eprintln!("skipped: {refused}");
+                    println!("lacking: io_uring ({refused})");
                     return None;
                 }
                 (Err(error), _) | (_, Err(error)) => panic!("{error}"),

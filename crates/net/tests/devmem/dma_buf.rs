@@ -10,10 +10,10 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 /// What a machine without /dev/udmabuf says.
-fn skipped(why: &ProviderError) {
+fn lacking(why: &ProviderError) {
     let has = std::path::Path::new("/dev/udmabuf").exists();
     assert_eq!(why.errno(), if has { Errno::ACCESS } else { Errno::NOENT }, "{why}");
-    eprintln!("skipped: {why}");
+    println!("lacking: /dev/udmabuf ({why})");
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn payload_lands_in_a_dma_buf_and_is_sent_from_one() {
     let [into, from] = [0, 1].map(|device| DeviceMemory::opaque(256, DeviceId(device)).unwrap());
     let (fd, source) = match (into.dma_buf(), from.dma_buf()) {
         (Ok(into), Ok(from)) => (into, from),
-        (Err(why), _) | (_, Err(why)) => return skipped(&why),
+        (Err(why), _) | (_, Err(why)) => return lacking(&why),
     };
     let memory = DeviceMemory::of_dma_buf(fd, DeviceId(2)).unwrap();
     let source = DeviceMemory::of_dma_buf(source, DeviceId(3)).unwrap();

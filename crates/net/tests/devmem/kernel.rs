@@ -30,7 +30,7 @@ impl Kernel {
         let stack = match Stack::builder().transport(Transport::Kernel).shards(shards).build() {
             Ok(stack) => stack,
             Err(error) => {
-                eprintln!("skipped: {error}");
+                println!("lacking: io_uring ({error})");
                 return None;
             }
         };
@@ -43,7 +43,7 @@ impl Kernel {
             Ok(binding) => Some((Kernel { stack, memory, listener, at }, binding)),
             Err(error) => {
                 assert_eq!(error.raw_os_error(), 95, "{error}");
-                eprintln!("skipped: {error}");
+                println!("lacking: device memory by io_uring ({error})");
                 None
             }
         }

@@ -40,7 +40,7 @@ impl Kernel {
         let stack = match builder.transport(Transport::Kernel).build() {
             Ok(stack) => stack,
             Err(error) => {
-                eprintln!("skipped: {error}");
+                println!("lacking: io_uring ({error})");
                 return None;
             }
         };
@@ -51,7 +51,7 @@ impl Kernel {
             Ok(binding) => Some((Kernel { stack, memory, data, listener, at }, binding)),
             Err(error) => {
                 assert_eq!(error.raw_os_error(), 95, "{error}");
-                eprintln!("skipped: {error}");
+                println!("lacking: device memory by io_uring ({error})");
                 None
             }
         }

@@ -66,7 +66,7 @@ fn stack(interface: &str) -> Option<Stack> {
     let builder = Stack::builder().transport(Transport::Kernel).interface(interface);
     match builder.build() {
         Err(BuildError::Uring(why)) => {
-            eprintln!("skipped: {why}");
+            println!("lacking: io_uring ({why})");
             None
         }
         built => Some(built.unwrap()),
@@ -81,7 +81,7 @@ fn copied(stack: &Stack, memory: &DeviceMemory) -> Option<NotByNic> {
         Err(error) => {
             // Where io_uring registers no memory, nothing is left.
             assert!(error.raw_os_error() == 95 && error.reason().unwrap().contains("neither"), "{error}");
-            eprintln!("skipped: {error}");
+            println!("lacking: device memory by io_uring ({error})");
             return None;
         }
     };
@@ -179,13 +179,13 @@ fn memory_that_no_nic_can_have_says_so() {
 #[test]
 fn a_veth_is_asked_in_its_own_namespace_and_refuses() {
     let namespace = match Namespace::new() {
-        Err(Errno::PERM) => return eprintln!("skipped: a network namespace needs root (CAP_SYS_ADMIN)"),
+        Err(Errno::PERM) => return println!("lacking: a network namespace (root, CAP_SYS_ADMIN)"),
         namespace => namespace.expect("a network namespace"),
     };
     let inside = || {
         let made = ["link", "add", "nic0", "type", "veth", "peer", "name", "nic1"];
         if !Command::new("ip").args(made).status().is_ok_and(|made| made.success()) {
-            return eprintln!("skipped: no ip (iproute2), or no veth");
+            return println!("lacking: ip (iproute2), or veth devices");
         }
         let Some(stack) = stack("nic0") else { return };
         match copied(&stack, &pretends()) {

@@ -16,7 +16,7 @@ use std::process::Command;
 fn namespace() -> Option<Namespace> {
     match Namespace::new() {
         Err(Errno::PERM) => {
-            eprintln!("skipped: a network namespace needs root (CAP_SYS_ADMIN)");
+            println!("lacking: a network namespace (root, CAP_SYS_ADMIN)");
             None
         }
         namespace => Some(namespace.unwrap()),
@@ -38,7 +38,7 @@ fn what_the_kernel_sends_lands_in_the_memory_whatever_is_left_to_it() {
             Err(error)
                 if [Errno::NOENT, Errno::NODEV, Errno::ACCESS, Errno::PERM].contains(&error.errno()) =>
             {
-                eprintln!("skipped: {error}");
+                println!("lacking: a TAP ({error})");
                 return;
             }
             tap => tap.unwrap(),
@@ -86,7 +86,7 @@ fn what_the_kernel_sends_lands_in_the_memory_whatever_is_left_to_it() {
         // Super-segments are long enough to be put there by the kernel itself, where io_uring can.
         let lands = Unmapped::new(&*memory.file().unwrap(), memory.len() as usize);
         if let Err(refused) = &lands {
-            eprintln!("skipped: {refused}");
+            println!("lacking: io_uring ({refused})");
         }
         assert_eq!(stats.landed > 0, name == "all" && lands.is_ok(), "{name}: {stats:?}");
         drop(binding);
@@ -104,7 +104,7 @@ fn the_kernel_gets_what_lies_in_a_devices_memory() {
             Err(error)
                 if [Errno::NOENT, Errno::NODEV, Errno::ACCESS, Errno::PERM].contains(&error.errno()) =>
             {
-                eprintln!("skipped: {error}");
+                println!("lacking: a TAP ({error})");
                 return;
             }
             tap => tap.unwrap(),

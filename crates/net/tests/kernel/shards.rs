@@ -20,7 +20,7 @@ fn stack(shards: u32, zero_copy: ZeroCopy, linger: Duration) -> Option<Stack> {
     match builder.kernel(|config| config.zero_copy = zero_copy).build() {
         Ok(stack) => Some(stack),
         Err(BuildError::Uring(refused)) => {
-            eprintln!("skipped: {refused}");
+            println!("lacking: io_uring ({refused})");
             None
         }
         Err(error) => panic!("{error}"),
@@ -101,7 +101,7 @@ fn a_stack_has_up_to_64_shards_and_each_has_its_pages() {
     let few = builder().shards(64).kernel(|config| (config.send_pages, config.receive_pages) = (2, 3));
     let stack = match few.build() {
         Ok(stack) => stack,
-        Err(error @ BuildError::Uring(_)) => return eprintln!("skipped: {error}"),
+        Err(error @ BuildError::Uring(_)) => return println!("lacking: io_uring ({error})"),
         Err(error) => panic!("{error}"),
     };
     let data = &pattern(200_000);
@@ -128,7 +128,7 @@ fn a_send_goes_in_pieces_that_there_are_pages_for_while_others_have_some() {
     let few = Stack::builder().transport(Transport::Kernel).kernel(|config| config.send_pages = 8);
     let stack = match few.build() {
         Ok(stack) => stack,
-        Err(error @ BuildError::Uring(_)) => return eprintln!("skipped: {error}"),
+        Err(error @ BuildError::Uring(_)) => return println!("lacking: io_uring ({error})"),
         Err(error) => panic!("{error}"),
     };
     let ((holds, _peer), (client, server)) = (pair(&stack), pair(&stack));
@@ -150,7 +150,7 @@ fn a_stack_that_falls_back_keeps_its_shards() {
     let builder = Stack::builder().tap("no/such:device").address("10.9.9.9/24").driver(Driver::Thread);
     match builder.shards(3).transport(Transport::Auto).build() {
         Ok(stack) => assert_eq!(stack.shards(), 3),
-        Err(BuildError::Uring(refused)) => eprintln!("skipped: {refused}"),
+        Err(BuildError::Uring(refused)) => println!("lacking: io_uring ({refused})"),
         Err(error) => panic!("{error}"),
     }
 }

@@ -436,7 +436,7 @@ fn a_stack_that_cannot_have_its_link_falls_back_if_it_may() {
     assert!(matches!(build(None), Err(BuildError::Tap(_))));
     match build(Some(Transport::Auto)) {
         Ok(stack) => assert_eq!(stack.carrier(), Carrier::Kernel),
-        Err(BuildError::Uring(refused)) => eprintln!("skipped: {refused}"),
+        Err(BuildError::Uring(refused)) => println!("lacking: io_uring ({refused})"),
         Err(error) => panic!("{error}"),
     }
 }
@@ -471,7 +471,7 @@ fn what_only_a_stack_of_the_programs_own_has_is_refused() {
 #[test]
 fn views_that_are_held_stop_nobody_for_ever() {
     let builder = Stack::builder().transport(Transport::Kernel).kernel(|config| config.receive_pages = 4);
-    let Ok(stack) = builder.build() else { return eprintln!("skipped: no io_uring here") };
+    let Ok(stack) = builder.build() else { return println!("lacking: io_uring") };
     let (ours, mut theirs) = with_std(&stack);
     let data = pattern(1 << 20);
     let writer = thread::spawn({

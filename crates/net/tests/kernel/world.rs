@@ -13,7 +13,7 @@ pub fn stack_with(zero_copy: ZeroCopy, wait: Wait) -> Option<Stack> {
     match builder.kernel(|config| config.zero_copy = zero_copy).build() {
         Ok(stack) => Some(stack),
         Err(BuildError::Uring(refused)) => {
-            eprintln!("skipped: {refused}");
+            println!("lacking: io_uring ({refused})");
             None
         }
         Err(error) => panic!("{error}"),

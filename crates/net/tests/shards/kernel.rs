@@ -16,7 +16,7 @@ const KERNELS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 fn world(shards: u32) -> Option<(Namespace, Stack)> {
     let namespace = match Namespace::new() {
         Err(Errno::PERM) => {
-            eprintln!("skipped: a network namespace needs root (CAP_SYS_ADMIN)");
+            println!("lacking: a network namespace (root, CAP_SYS_ADMIN)");
             return None;
         }
         namespace => namespace.unwrap(),
@@ -24,7 +24,7 @@ fn world(shards: u32) -> Option<(Namespace, Stack)> {
     let build = || Stack::builder().tap("onecopy%d").address("10.77.0.2/24").shards(shards).build();
     let stack = match namespace.run(build).unwrap() {
         Err(error @ onecopy_net::BuildError::Tap(_)) => {
-            eprintln!("skipped: {error}");
+            println!("lacking: a TAP ({error})");
             return None;
         }
         stack => stack.unwrap(),

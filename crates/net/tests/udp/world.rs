@@ -90,7 +90,7 @@ pub fn carried_sides() -> Option<(Side, Side)> {
     let build = || match Stack::builder().transport(Transport::Kernel).build() {
         Ok(stack) => Some(Side::Ours(stack, Ipv4Addr::LOCALHOST)),
         Err(BuildError::Uring(refused)) => {
-            eprintln!("skipped: {refused}");
+            println!("lacking: io_uring ({refused})");
             None
         }
         Err(error) => panic!("{error}"),

@@ -15,18 +15,18 @@ use std::time::Duration;
 /// The kernel's address, on its end of the TAP.
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 77, 3, 1);
 
-/// A stack on a TAP in a namespace of its own; none, with a reason on stderr, where the machine has not what it takes.
+/// A stack on a TAP in a namespace of its own; none, with what is lacking on stdout, where the machine has not what it takes.
 fn world() -> Option<(Namespace, Stack)> {
     let namespace = match Namespace::new() {
         Err(Errno::PERM) => {
-            eprintln!("skipped: a network namespace needs root (CAP_SYS_ADMIN)");
+            println!("lacking: a network namespace (root, CAP_SYS_ADMIN)");
             return None;
         }
         namespace => namespace.expect("a network namespace"),
     };
     let tap = match namespace.run(|| Tap::open(TapConfig::new("onecopy0"))).unwrap() {
         Err(error) if [Errno::NOENT, Errno::NODEV, Errno::ACCESS, Errno::PERM].contains(&error.errno()) => {
-            eprintln!("skipped: {error}");
+            println!("lacking: a TAP ({error})");
             return None;
         }
         tap => tap.expect("a TAP"),
@@ -36,7 +36,7 @@ fn world() -> Option<(Namespace, Stack)> {
         done.is_ok_and(|done| done.status.success())
     };
     if !ip(&["-V"]) {
-        eprintln!("skipped: no ip (iproute2) to give the kernel an address with");
+        println!("lacking: ip (iproute2), to give the kernel an address with");
         return None;
     }
     assert!(ip(&["addr", "add", "10.77.3.1/24", "dev", "onecopy0"]));

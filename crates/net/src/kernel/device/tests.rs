@@ -18,8 +18,8 @@ use std::os::fd::OwnedFd;
 
 /// A connection whose bytes belong in bound memory, its peer, and behind them its stack. None where the kernel cannot do it.
 fn connection() -> Option<(Stack, Stream, TcpStream, Binding)> {
-    let skipped = |why: &dyn fmt::Display| eprintln!("skipped: {why}");
-    let stack = Stack::builder().transport(Transport::Kernel).build().inspect_err(|why| skipped(why)).ok()?;
+    let lacking = |why: &dyn fmt::Display| println!("lacking: device memory by io_uring ({why})");
+    let stack = Stack::builder().transport(Transport::Kernel).build().inspect_err(|why| lacking(why)).ok()?;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     stack.set_queues(2).unwrap();
@@ -27,7 +27,7 @@ fn connection() -> Option<(Stack, Stream, TcpStream, Binding)> {
     let memory = DeviceMemory::opaque(64, DeviceId(1)).unwrap();
     let binding = match stack.bind_rx(&memory, &[1]) {
         Err(why) if why.raw_os_error() == 95 => {
-            skipped(&why);
+            lacking(&why);
             return None;
         }
         binding => binding.unwrap(),

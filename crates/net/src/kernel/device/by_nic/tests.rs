@@ -30,7 +30,7 @@ impl World {
     /// None, and said why, where there is no io_uring.
     fn new() -> Option<World> {
         let stack = Stack::builder().transport(Transport::Kernel).build();
-        let stack = stack.inspect_err(|why| eprintln!("skipped: {why}")).ok()?;
+        let stack = stack.inspect_err(|why| println!("lacking: io_uring ({why})")).ok()?;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         stack.set_queues(3).unwrap();

@@ -153,7 +153,7 @@ fn may_lock() -> bool {
 fn pages_are_registered_where_memory_may_be_locked() {
     onecopy_testing::alone!();
     if setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None }).is_err() && !may_lock() {
-        return eprintln!("skipped: neither CAP_SYS_RESOURCE, to raise RLIMIT_MEMLOCK, nor CAP_IPC_LOCK");
+        return eprintln!("lacking: neither CAP_SYS_RESOURCE, to raise RLIMIT_MEMLOCK, nor CAP_IPC_LOCK");
     }
     let Some(World { mut ring, pool, sent, .. }) = world() else { return };
     assert!(ring.is_registered());

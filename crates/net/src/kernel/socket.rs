@@ -41,11 +41,7 @@ pub(crate) fn connect(
 ) -> Result<Arc<dyn tcp::Connection>> {
     let fd = open(address)?;
     let mut settings = options::begin(&fd, kernel.shared().config.congestion)?;
-    let mut new = settings.clone();
-    change(&mut new);
-    options::set_congestion(&fd, &mut settings, &new)?;
-    options::apply(&fd, address.is_ipv6(), &mut settings, &new)
-        .map_err(|errno| explained(Op::Option, errno))?;
+    change_settings(&mut settings, true, fd.as_fd(), address.is_ipv6(), &mut |settings| change(settings))?;
     if let Some(local) = local {
         let bound = sockopt::set_socket_reuseaddr(&fd, true).and_then(|()| rustix::net::bind(&fd, &local));
         bound.map_err(|errno| explained(Op::Bind, errno).about("address"))?;
@@ -567,11 +563,21 @@ pub(super) fn changed(
     ipv6: bool,
     change: &mut dyn FnMut(&mut Settings),
 ) -> Result<()> {
-    let mut settings = seen(options, fd);
-    let mut new = settings.clone();
-    change(&mut new);
     // It is neither closed nor a socket that does nothing yet.
-    new.settle(false).map_err(|_| explained(Op::Option, Errno::INVAL))?;
-    options::set_congestion(fd, &mut settings, &new)?;
-    options::apply(fd, ipv6, &mut settings, &new)
+    change_settings(&mut seen(options, fd), false, fd, ipv6, change)
+}
+
+/// Has the kernel's socket be as `change` says, and `now` with it; `closed`: it does nothing yet.
+fn change_settings(
+    now: &mut Settings,
+    closed: bool,
+    fd: BorrowedFd<'_>,
+    ipv6: bool,
+    change: &mut dyn FnMut(&mut Settings),
+) -> Result<()> {
+    let mut new = now.clone();
+    change(&mut new);
+    new.settle(closed).map_err(|_| explained(Op::Option, Errno::INVAL))?;
+    options::set_congestion(fd, now, &new)?;
+    options::apply(fd, ipv6, now, &new)
 }

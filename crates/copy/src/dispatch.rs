@@ -151,7 +151,7 @@ pub(crate) struct Engine {
     pub(crate) thresholds: Thresholds,
     /// Whether the thresholds come from figures of this machine.
     pub(crate) measured: bool,
-    /// The smallest footprint, in bytes, with which [`Learner`](crate::Learner) learns; [`usize::MAX`]: none.
+    /// The smallest footprint, in bytes, with which [`Learner`] learns; [`usize::MAX`]: none.
     pub(crate) learns_from: usize,
     status: Status,
 }

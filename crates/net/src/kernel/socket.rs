@@ -37,11 +37,15 @@ pub(crate) fn connect(
     kernel: &Kernel,
     local: Option<SocketAddr>,
     address: SocketAddr,
-    change: &dyn Fn(&mut Settings),
+    change: Option<&dyn Fn(&mut Settings)>,
 ) -> Result<Arc<dyn tcp::Connection>> {
     let fd = open(address)?;
     let mut settings = options::begin(&fd, kernel.shared().config.congestion)?;
-    change_settings(&mut settings, true, fd.as_fd(), address.is_ipv6(), &mut |settings| change(settings))?;
+    if let Some(change) = change {
+        change_settings(&mut settings, true, fd.as_fd(), address.is_ipv6(), &mut |settings| {
+            change(settings)
+        })?;
+    }
     if let Some(local) = local {
         let bound = sockopt::set_socket_reuseaddr(&fd, true).and_then(|()| rustix::net::bind(&fd, &local));
         bound.map_err(|errno| explained(Op::Bind, errno).about("address"))?;

@@ -100,7 +100,7 @@ pub(crate) fn connect(
     owner: &Owner,
     local: Option<SocketAddr>,
     address: SocketAddr,
-    change: &dyn Fn(&mut Settings),
+    change: Option<&dyn Fn(&mut Settings)>,
 ) -> onecopy_socket::Result<Arc<dyn Connection>> {
     let shards = owner.shards();
     match local {
@@ -119,10 +119,11 @@ fn connect_in(
     inner: &Arc<Inner>,
     local: Option<SocketAddr>,
     address: SocketAddr,
-    change: &dyn Fn(&mut Settings),
+    change: Option<&dyn Fn(&mut Settings)>,
 ) -> onecopy_socket::Result<Arc<dyn Connection>> {
     let socket = Socket::open(inner, false)?;
-    Socket::set(&socket, change)?;
+    // (Sockets whose settings nobody changes have them together.)
+    change.map_or(Ok(()), |change| Socket::set(&socket, change))?;
     let begun = socket.with(|shard, id, now| {
         let inet = shard.inet_mut();
         let sharded = inet.interface().share().is_some();

@@ -90,7 +90,7 @@ impl Stack {
         &self,
         local: Option<SocketAddr>,
         address: SocketAddr,
-        change: &dyn Fn(&mut Settings),
+        change: Option<&dyn Fn(&mut Settings)>,
     ) -> Result<Arc<dyn Connection>> {
         match &self.engine {
             Engine::Own(owner) => own::connect(owner, local, address, change),

@@ -80,7 +80,7 @@ impl Stream {
         address: SocketAddr,
         change: impl Fn(&mut Settings),
     ) -> Result<Stream> {
-        Stream::of(stack.tcp_connect(None, address, &change)?, stack).connected(None)
+        Stream::of(stack.tcp_connect(None, address, Some(&change))?, stack).connected(None)
     }
 
     /// Begins to connect and does not wait: it is non-blocking, and writable once it is connected or has failed ([`Stream::take_error`]
@@ -109,7 +109,7 @@ impl Stream {
     }
 
     fn begin(stack: &Stack, local: Option<SocketAddr>, address: SocketAddr) -> Result<Stream> {
-        Ok(Stream::of(stack.tcp_connect(local, address, &|_| ())?, stack))
+        Ok(Stream::of(stack.tcp_connect(local, address, None)?, stack))
     }
 
     /// Waits until the connection that was begun is made.

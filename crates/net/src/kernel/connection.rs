@@ -4,8 +4,8 @@ mod receiving;
 mod sending;
 
 use super::config::ZeroCopy;
-use super::engine::Shared;
 use super::landing::Landing;
+use super::shared::Shared;
 use super::source::Sources;
 use super::submitter::{Attended, Submitter, Turn, Wanting};
 use super::wait::Waiters;

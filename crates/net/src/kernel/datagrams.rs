@@ -6,9 +6,10 @@
 
 use super::address::{addresses, family};
 use super::config::ZeroCopy;
-use super::engine::{Kernel, Shared};
+use super::engine::Kernel;
 use super::options;
 use super::outbox::{Answer, MAX_PARTS, Outbox};
+use super::shared::Shared;
 use super::socket::{TAKES, made};
 use super::submitter::{For, Submitters};
 use super::wait::{explained, here};

@@ -1,66 +1,17 @@
-//! The kernel as a transport: what all its sockets share, and the threads that make their requests.
+//! The kernel as a transport: all its shards, and the threads that make their requests.
 
 use super::config::Config;
-use super::devices::Devices;
 use super::nic::Interface;
+use super::shared::{Failed, Shared};
 use super::submitter::{RINGS, Submitter, Submitters};
 use onecopy_chain::notify::zerocopy::{Account, Allowance};
-use onecopy_pool::provider::Heap;
-use onecopy_pool::{CommonPool, OpenError, PagePool, PoolConfig};
 use onecopy_socket::Wait;
-use onecopy_sync::atomic::{AtomicU64, Ordering::Relaxed};
-use onecopy_uring::Refused;
-use rustix::io::Errno;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Shards of a stack, at most.
 pub(crate) const MOST_SHARDS: u32 = 64;
-
-/// What all sockets share, whichever thread makes their requests.
-pub(crate) struct Shared {
-    /// Where datagrams are received that are not copied; made with the first.
-    received: OnceLock<CommonPool>,
-    pub(super) config: Config,
-    /// Memory of devices' that connections receive into, and send from.
-    pub(crate) devices: Arc<Devices>,
-    /// Sends without a copy that are told of.
-    pub(super) account: Account,
-    /// How its sockets wait unless they say otherwise.
-    pub(super) wait: Wait,
-    begun: Instant,
-    names: AtomicU64,
-    /// Who made it: in a child of a fork there are no threads.
-    pid: u32,
-}
-
-impl Shared {
-    /// A name for a new socket.
-    pub(super) fn name(&self) -> u64 {
-        self.names.fetch_add(1, Relaxed)
-    }
-
-    /// Pages of 4 KiB for datagrams that are not copied: as many bytes as the rings have to receive into.
-    pub(super) fn received(&self) -> Result<&CommonPool, Errno> {
-        if let Some(pool) = self.received.get() {
-            return Ok(pool);
-        }
-        let limit = self.config.receive_pages.max(1).saturating_mul(8);
-        let pool = PagePool::new(PoolConfig::new().limit(limit), Heap::new()).map_err(|_| Errno::NOBUFS)?;
-        Ok(self.received.get_or_init(|| CommonPool::new(pool)))
-    }
-
-    /// Nanoseconds of a clock of its own.
-    pub(super) fn now(&self) -> u64 {
-        self.begun.elapsed().as_nanos() as u64
-    }
-
-    /// Whether this is the process whose threads they are.
-    pub(super) fn is_here(&self) -> bool {
-        self.pid == std::process::id()
-    }
-}
 
 /// The kernel as a transport: ended with its last handle.
 pub(crate) struct Kernel {
@@ -68,13 +19,6 @@ pub(crate) struct Kernel {
     submitters: Arc<Submitters>,
     threads: Vec<JoinHandle<()>>,
     linger: Duration,
-}
-
-/// Why there is none.
-pub(crate) enum Failed {
-    Refused(Refused),
-    Pages(OpenError),
-    System(Errno),
 }
 
 impl Kernel {
@@ -87,16 +31,7 @@ impl Kernel {
         zerocopy: Allowance,
         interface: Option<Interface>,
     ) -> Result<Kernel, Failed> {
-        let shared = Arc::new(Shared {
-            received: OnceLock::new(),
-            config,
-            devices: Arc::new(Devices::new(interface)),
-            account: Account::new(zerocopy),
-            wait,
-            begun: Instant::now(),
-            names: AtomicU64::new(0),
-            pid: std::process::id(),
-        });
+        let shared = Arc::new(Shared::new(config, wait, zerocopy, interface));
         let (mut all, mut threads) = (Vec::new(), Vec::new());
         for _ in 0..shards {
             match Submitter::start(&shared) {

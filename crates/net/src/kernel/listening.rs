@@ -1,6 +1,6 @@
 //! A listener: connections that the ring has accepted, and nobody has taken yet.
 
-use super::engine::Shared;
+use super::shared::Shared;
 use super::submitter::{Attended, For, Submitter, Submitters, Turn, Wanting};
 use super::wait::Waiters;
 use crate::bell::Bell;

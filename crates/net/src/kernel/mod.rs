@@ -9,7 +9,8 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `engine` | what all sockets share |
+//! | `engine` | all shards, and their ends |
+//! | `shared` | what all sockets share |
 //! | `submitter` | a shard: a ring, its thread, and who wants its attention |
 //! | `config` | [`Config`]: pages, when not to copy, what sockets begin with |
 //! | `socket`, `listener` | what programs hold |
@@ -37,6 +38,7 @@ mod nic;
 mod options;
 mod outbox;
 mod placed;
+mod shared;
 mod socket;
 mod source;
 mod submitter;
@@ -46,7 +48,8 @@ pub use config::{Config, ZeroCopy};
 pub(crate) use datagrams::{bind as udp_bind, open as udp_open};
 pub(crate) use device::not_bound;
 pub(crate) use devices::{Devices, NotBound};
-pub(crate) use engine::{Failed, Kernel, MOST_SHARDS};
+pub(crate) use engine::{Kernel, MOST_SHARDS};
 pub(crate) use listener::listen;
 pub(crate) use nic::Interface;
+pub(crate) use shared::Failed;
 pub(crate) use socket::connect;

@@ -3,10 +3,11 @@
 use super::address::{addresses, family};
 use super::config::ZeroCopy;
 use super::connection::{Connection, Goes, Inner, NO_PAGE, Phase};
-use super::engine::{Kernel, Shared};
+use super::engine::Kernel;
 use super::info::info;
 use super::options;
 use super::placed::Placed;
+use super::shared::Shared;
 use super::source::Sources;
 use super::submitter::{For, Submitter};
 use super::wait::{Patience, explained, here};

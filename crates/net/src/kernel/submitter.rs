@@ -4,7 +4,7 @@
 //! kernel asks that sends be of one ring and one task. Shards share no lock but those of what all sockets share (`engine`, `devices`).
 
 use super::config::Config;
-use super::engine::{Failed, Shared};
+use super::shared::{Failed, Shared};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{CommonPool, PagePool, PoolConfig};
 use onecopy_sync::Mutex;

@@ -1,6 +1,6 @@
 //! How calls wait, and what they say when they fail.
 
-use super::engine::Shared;
+use super::shared::Shared;
 use crate::carrier::{Common, Way};
 use crate::error::SILENT;
 use onecopy_socket::{Error, Op, Result, Wait};

@@ -63,9 +63,6 @@ pub(crate) struct Socket<P: Protocol> {
     protocol: PhantomData<fn() -> P>,
 }
 
-/// An idle socket has one, in an `Arc`: with all else of it, 1 KiB at most (`tests/idle.rs`).
-const _: () = assert!(size_of::<Socket<super::tcp::Tcp>>() <= 112);
-
 #[derive(Default)]
 pub(super) struct Rare {
     /// Fragments of device memory that its program has.

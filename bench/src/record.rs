@@ -147,8 +147,11 @@ fn program(file: File) -> Result<u64> {
     }
 }
 
-/// Appends lines to a CSV file, which gets its heading with the first.
+/// Appends lines to a CSV file, which gets its heading with the first. Without any it does nothing.
 fn lines<L: Serialize>(path: &Path, lines: &[L]) -> Result<()> {
+    if lines.is_empty() {
+        return Ok(());
+    }
     let fresh = !path.exists();
     let file = OpenOptions::new()
         .create(true)

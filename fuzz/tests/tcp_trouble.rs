@@ -82,9 +82,11 @@ fn every_byte_arrives_once_whatever_the_wire_does() {
         assert!(given_up * 1000 <= told, "too much was given up: {all:?}");
         assert!(lost as f64 > packets as f64 * LOSS * 0.9, "too little was lost: {all:?}");
         assert!(
-            duplicated > 0 && reordered > 0 && corrupted > 0 && marked > 0 && told > cases,
+            duplicated > 0 && reordered > 0 && corrupted > 0 && told > cases,
             "not all was tried: {all:?}"
         );
+        // One case in some fifteen meets a queue that marks.
+        assert!(marked > 0 || cases < 1000, "no packet was marked: {all:?}");
     }
 }
 

@@ -12,7 +12,7 @@
 //! - What one thread has measured is where those begin that come later. Not so for a reader on another core: it may be a peer, which chooses by
 //!   when it reads, and that is to be a matter of the threads that send to it.
 
-use crate::learn::{Learned, Learner};
+use crate::learn::{Learned, Learner, Reason, other};
 use crate::plan::{CLASSES, class, class_bytes};
 use crate::policy::{Reader, Store};
 use rustix::time::{ClockId, clock_gettime};
@@ -76,13 +76,24 @@ impl Caller {
         Caller { learner, waits: reader == Reader::OtherCore, copied: 0, last: Clocks::default() }
     }
 
-    /// Notes `len` bytes that are copied next. Returns the stores that they get, or None where it's those that are planned; and what has
+    /// Notes `len` bytes that are copied next, with `planned` stores if nothing is found out. Returns those that they get; and what has
     /// changed, if anything was learned just now.
     #[inline]
-    fn store(&mut self, len: usize, clocks: impl FnOnce() -> Clocks) -> (Option<Store>, Option<Learned>) {
+    fn store(
+        &mut self,
+        len: usize,
+        planned: Store,
+        clocks: impl FnOnce() -> Clocks,
+    ) -> (Store, Option<Learned>) {
         let learned = if self.learner.is_due(self.copied) { self.look(clocks()) } else { None };
         self.copied += len as u64;
-        ((!self.learner.is_planned()).then(|| self.learner.store()), learned)
+        let store = match self.learner.reason() {
+            // The plan may have other stores for other lengths. What is tried is the other of what this copy would get.
+            Reason::Plan if self.learner.is_planned() => planned,
+            Reason::Plan => other(planned),
+            _ => self.learner.store(),
+        };
+        (store, learned)
     }
 
     #[cold]
@@ -116,11 +127,11 @@ pub(crate) fn store(len: usize, footprint: usize, reader: Reader, planned: Store
             };
             Box::new(Caller::new(footprint, reader, planned, measured, known))
         });
-        let (store, learned) = caller.store(len, Clocks::read);
+        let (store, learned) = caller.store(len, planned, Clocks::read);
         if let Some(learned) = learned {
             note(key, learned);
         }
-        store
+        Some(store)
     });
     // (A thread that ends has none any more.)
     found.ok().flatten().unwrap_or(planned)
@@ -129,7 +140,12 @@ pub(crate) fn store(len: usize, footprint: usize, reader: Reader, planned: Store
 #[cold]
 fn note(key: (usize, usize), learned: Learned) {
     if let Ok(mut measured) = MEASURED.try_lock() {
-        measured.insert(key, learned);
+        // What one thread could not tell is no news of what another one has measured.
+        if learned.reason != Reason::Plan
+            || measured.get(&key).is_none_or(|known| known.reason == Reason::Plan)
+        {
+            measured.insert(key, learned);
+        }
     }
 }
 
@@ -146,7 +162,6 @@ pub fn learned() -> Vec<(Reader, usize, Learned)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::learn::Reason;
     use crate::policy::{Hint, Policy};
 
     const FOOTPRINT: usize = 64 << 20;
@@ -172,7 +187,7 @@ mod tests {
             let mut streamed = 0;
             for _ in 0..copies {
                 let now = self.now;
-                let store = self.caller.store(LEN, || now).0.unwrap_or(plan);
+                let store = self.caller.store(LEN, plan, || now).0;
                 streamed += usize::from(store == Store::NonTemporal);
                 let took = LEN as f64 / self.rates[usize::from(store == Store::NonTemporal)];
                 self.now.cpu += took as u64;

@@ -134,6 +134,12 @@ impl Learner {
         self.reason == Reason::Plan && !self.comparison.tries_other()
     }
 
+    /// Returns why they are those that they are.
+    #[inline]
+    pub(crate) fn reason(&self) -> Reason {
+        self.reason
+    }
+
     /// Returns what was learned.
     pub fn learned(&self) -> Learned {
         // (A cast of what is no number gives 0.)
@@ -209,7 +215,8 @@ impl Learner {
     fn stretch(&mut self) -> u64 {
         let stretch = self.comparison.stretch(self.unit);
         let slower = self.comparison.gain().filter(|_| self.by_time && stretch > self.unit);
-        (stretch as f64 * slower.unwrap_or(1.0).max(1.0)) as u64
+        // (Not by more, whatever else the thread did in the one unit: it would not follow for hours.)
+        (stretch as f64 * slower.unwrap_or(1.0).clamp(1.0, 16.0)) as u64
     }
 
     /// The goodput since the last look in bytes a nanosecond. None if the unit says nothing: the program was idle, or
@@ -229,7 +236,8 @@ impl Learner {
     }
 }
 
-fn other(store: Store) -> Store {
+/// The other stores.
+pub(crate) fn other(store: Store) -> Store {
     match store {
         Store::Cached => Store::NonTemporal,
         Store::NonTemporal => Store::Cached,

@@ -216,6 +216,7 @@ fn a_device_s_packets_that_are_transmitted_at_once_leave_by_one_call() {
     ip(&namespace, "addr add 10.77.0.1/24 dev onecopy0");
     ip(&namespace, "link set onecopy0 up");
     let socket = namespace.run(|| std::net::UdpSocket::bind("10.77.0.1:7000").unwrap()).unwrap();
+    socket.set_read_timeout(Some(onecopy_testing::LONG)).unwrap();
     let before = tap.stats().gathers;
     (100..106).for_each(|n| tap.transmit_more(0, of_device(&pages[0], 4 * n, &[])));
     assert_eq!((tap.stats().transmitted, pages[0].is_unique()), (0, false), "more may follow");

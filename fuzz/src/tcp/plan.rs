@@ -87,20 +87,10 @@ impl Plan {
             _ => dice.roll() % (total + 1),
         };
         let ends = [first, total - first].map(|bytes| habits(dice, bytes));
+        let (start, small) = (dice.roll() >> 14, dice.one_in(4));
         // (Last: what a seed meant before there were marks it means still, but for them.)
         let paths = paths.map(|path| marked(dice, path));
-        Plan {
-            link,
-            paths,
-            seeds,
-            start: dice.roll() >> 14,
-            sack,
-            timestamps,
-            window_scaling,
-            ecn,
-            small: dice.one_in(4),
-            ends,
-        }
+        Plan { link, paths, seeds, start, sack, timestamps, window_scaling, ecn, small, ends }
     }
 }
 

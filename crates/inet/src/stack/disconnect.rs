@@ -3,7 +3,7 @@
 use super::Stack;
 use super::slab::Id;
 use super::socket::{Fresh, Slot};
-use crate::tcp::{Error, State};
+use crate::tcp::{Error, State, Wake};
 use std::sync::Arc;
 
 impl Stack {
@@ -40,6 +40,10 @@ impl Stack {
             Some(Slot::Fresh(fresh)) => {
                 let Some(ends) = fresh.deferred.take() else { return Ok(()) };
                 fresh.error = Some(Error::Reset);
+                if fresh.wake.is_empty() {
+                    self.events.push_back(id);
+                }
+                fresh.wake |= Wake::READ | Wake::WRITE | Wake::STATE;
                 if let Some(hold) = fresh.hold.take_if(|_| !fresh.asked.has_port()) {
                     self.ports.release(hold);
                 }

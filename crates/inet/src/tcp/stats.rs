@@ -3,7 +3,8 @@
 use onecopy_link::counters;
 
 counters! {
-    /// Counters of all connections together: each segment that is thrown away is in one of them, by its reason. (What it is answered by has
+    /// Counters of all connections together: each segment of a handshake that is thrown away is in one of them, by its reason, and so are others, but for a reset that is not exact
+    /// (`challenges`, `rate_limited`). (What it is answered by has
     /// counters of its own beside that: resets, challenges, answers that were not given.) The names in brackets are the kernel's (`nstat`), where it has one.
     pub struct Stats {
         /// Segments received (TcpInSegs).

@@ -491,9 +491,14 @@ impl Attended for Connection {
         self.wanting.got();
         let _held = HoldWakers::new();
         let (mut state, mut again, mut short) = (self.lock(), false, false);
-        if let Phase::Connect(address) = state.phase {
-            state.phase = Phase::Connecting;
-            ring.connect(&self.fd, self.token, address);
+        match state.phase {
+            // Nobody has a handle any more.
+            Phase::Connect(_) if state.aborted => state.phase = Phase::Failed,
+            Phase::Connect(address) => {
+                state.phase = Phase::Connecting;
+                ring.connect(&self.fd, self.token, address);
+            }
+            _ => {}
         }
         let unsettled = !self.turn_receive(&mut state, ring);
         self.turn_watch(&mut state, ring);

@@ -17,11 +17,12 @@ use std::sync::{Arc, Weak};
 /// Connections that are accepted before anybody asks, at most; the others wait in the kernel's backlog.
 const AHEAD: u32 = 16;
 
-/// Of so many that may wait: how many are accepted ahead, and how many the kernel keeps. (It keeps one more than it is told, tcp_v4_conn_request().
-/// One at least is accepted ahead, or nobody would hear of it.)
+/// Of so many that may wait: how many are accepted ahead, and how many the kernel keeps, which bounds those that are half open, too. (It keeps one
+/// more than it is told, tcp_v4_conn_request(). One at least for either: nobody would hear of connections, or kernels would begin none. So a backlog
+/// of 0 or 1 is of 2.)
 pub(super) fn split(backlog: u32) -> (usize, u32) {
-    let ahead = backlog.clamp(1, AHEAD);
-    (ahead as usize, backlog.saturating_sub(ahead))
+    let ahead = (backlog / 2).clamp(1, AHEAD);
+    (ahead as usize, backlog.saturating_sub(ahead).max(1))
 }
 
 pub(super) struct Listening {
@@ -120,6 +121,12 @@ impl Listening {
 
     /// Accepts no more; with `closed`, nobody asks any more either.
     pub fn end(&self, closed: bool) {
+        self.end_here(closed);
+        self.poke();
+    }
+
+    /// The same, without a word to the thread that makes requests.
+    fn end_here(&self, closed: bool) {
         let mut state = self.lock();
         state.shut = true;
         state.closed |= closed;
@@ -131,8 +138,6 @@ impl Listening {
         }
         self.show(&state);
         self.waiters.tell();
-        drop(state);
-        self.poke();
     }
 }
 
@@ -205,6 +210,7 @@ impl Attended for Listening {
     }
 
     fn abort(&self) {
-        self.end(true);
+        // (That thread has ended, and a poke leads here.)
+        self.end_here(true);
     }
 }

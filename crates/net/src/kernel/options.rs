@@ -132,7 +132,8 @@ pub(super) fn apply(
     let limit = new.user_timeout.map_or(0, |limit| limit.as_millis());
     let limit = u32::try_from(limit).unwrap_or(u32::MAX);
     put_named!(user_timeout, sockopt::set_tcp_user_timeout(fd, limit));
-    put_named!(linger, sockopt::set_socket_linger(fd, new.linger));
+    // (The ring's thread closes it, and is not to wait for one peer. What was sent leaves all the same, within the stack's linger.)
+    put_named!(linger, sockopt::set_socket_linger(fd, new.linger.filter(Duration::is_zero)));
     let bytes = |bytes: u32| sockopt::set_socket_send_buffer_size(fd, bytes as usize / 2);
     put_named!(send_buffer, new.send_buffer.map_or(Ok(()), bytes));
     put_named!(receive_buffer, set_receive_buffer(fd, new.receive_buffer));
@@ -177,7 +178,7 @@ fn never_set(now: &Settings, new: &Settings) -> onecopy_socket::Result<()> {
         let why = "the ring reads ahead of the program, so the kernel cannot hold bytes back; receive with RecvFlags::WAITALL to wait for so many";
         ("receive_low_water", why)
     } else if now.fast_open_connect != new.fast_open_connect {
-        let why = "a connection is under way here before an option can be set, so its SYN has no data; leave it out, or use a stack of the program's own";
+        let why = "the ring connects before the program sends, so the SYN has no data; leave it out, or use a stack of the program's own";
         ("fast_open_connect", why)
     } else if now.fast_open_keys != new.fast_open_keys {
         let why = "the kernel's listeners have the key of their network namespace; set that by sysctl (net.ipv4.tcp_fastopen_key)";

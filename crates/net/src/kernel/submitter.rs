@@ -394,3 +394,31 @@ impl Wanting {
         self.0.store(0, Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tcp::{Listener, Stream};
+    use crate::{BuildError, Stack, Transport};
+    use std::net::Ipv4Addr;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn sockets_of_a_thread_that_has_ended_say_so() {
+        let stack = match Stack::builder().transport(Transport::Kernel).build() {
+            Ok(stack) => stack,
+            Err(BuildError::Uring(refused)) => return println!("lacking: io_uring ({refused})"),
+            Err(error) => panic!("{error}"),
+        };
+        let listener = Listener::bind(&stack, (Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let submitter = &stack.kernel().unwrap().submitters().all()[0];
+        submitter.stop(Instant::now());
+        while !submitter.is_gone() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(listener.accept().is_err());
+        assert!(Stream::connect(&stack, to).is_err());
+        drop(listener);
+        assert!(Listener::bind(&stack, to).unwrap().accept().is_err());
+    }
+}

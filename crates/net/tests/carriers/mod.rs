@@ -14,8 +14,8 @@ impl World {
     /// Of so many shards each. None where io_uring is forbidden: said, and nothing is tried.
     pub fn new(carrier: Carrier, shards: u32) -> Option<World> {
         if carrier == Carrier::Kernel {
-            // As many pages for each of several shards as one has.
-            let pages = |config: &mut kernel::Config| config.send_pages *= shards;
+            // Enough for all at once: who does not wait is told ENOBUFS where there are none, whatever poll(2) says.
+            let pages = |config: &mut kernel::Config| config.send_pages = 16 << 10;
             let build = || Stack::builder().transport(Transport::Kernel).shards(shards).kernel(pages).build();
             let (a, b) = match (build(), build()) {
                 (Ok(a), Ok(b)) => (a, b),

@@ -18,7 +18,7 @@ impl Connection {
                 ring.cancel(key);
             }
             Some(_) => {}
-            None if state.phase != Phase::Open || state.ended || full => {}
+            None if state.phase != Phase::Open || state.ended || full => state.starves = false,
             None if matches!(state.goes, Goes::Device(..)) => {
                 if state.bell.is_some() && !state.readable {
                     state.receiving = Some(ring.readable(&self.fd, self.token));

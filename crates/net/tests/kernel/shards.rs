@@ -1,6 +1,6 @@
 //! Stacks of several shards: a ring and a thread each, and sockets that are one shard's each.
 
-use crate::world::{anywhere, pair, pattern, until};
+use crate::world::{anywhere, built, pair, pattern, until};
 use onecopy_net::kernel::ZeroCopy;
 use onecopy_net::tcp::{Listener, Stream};
 use onecopy_net::udp::Envelope;
@@ -16,15 +16,8 @@ use std::time::Duration;
 
 /// None where io_uring is forbidden: said, and nothing is tried.
 fn stack(shards: u32, zero_copy: ZeroCopy, linger: Duration) -> Option<Stack> {
-    let builder = Stack::builder().transport(Transport::Kernel).shards(shards).linger(linger);
-    match builder.kernel(|config| config.zero_copy = zero_copy).build() {
-        Ok(stack) => Some(stack),
-        Err(BuildError::Uring(refused)) => {
-            println!("lacking: io_uring ({refused})");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    let builder = Stack::builder().shards(shards).linger(linger);
+    built(builder.kernel(|config| config.zero_copy = zero_copy))
 }
 
 fn counts(stack: &Stack, name: &str) -> Vec<u64> {
@@ -99,11 +92,7 @@ fn a_stack_has_up_to_64_shards_and_each_has_its_pages() {
     }
     // A send goes in pieces that its shard has pages for.
     let few = builder().shards(64).kernel(|config| (config.send_pages, config.receive_pages) = (2, 3));
-    let stack = match few.build() {
-        Ok(stack) => stack,
-        Err(error @ BuildError::Uring(_)) => return println!("lacking: io_uring ({error})"),
-        Err(error) => panic!("{error}"),
-    };
+    let Some(stack) = built(few) else { return };
     let data = &pattern(200_000);
     for _ in 0..3 {
         let (client, server) = pair(&stack);
@@ -125,12 +114,7 @@ fn a_stack_has_up_to_64_shards_and_each_has_its_pages() {
 
 #[test]
 fn a_send_goes_in_pieces_that_there_are_pages_for_while_others_have_some() {
-    let few = Stack::builder().transport(Transport::Kernel).kernel(|config| config.send_pages = 8);
-    let stack = match few.build() {
-        Ok(stack) => stack,
-        Err(error @ BuildError::Uring(_)) => return println!("lacking: io_uring ({error})"),
-        Err(error) => panic!("{error}"),
-    };
+    let Some(stack) = built(Stack::builder().kernel(|config| config.send_pages = 8)) else { return };
     let ((holds, _peer), (client, server)) = (pair(&stack), pair(&stack));
     let slot = holds.reserve(3 * 4096).unwrap();
     let data = &pattern(200_000);

@@ -2,15 +2,19 @@
 
 use onecopy_net::kernel::ZeroCopy;
 use onecopy_net::tcp::{Listener, Stream};
-use onecopy_net::{BuildError, Stack, Transport, Wait};
+use onecopy_net::{BuildError, Builder, Stack, Transport, Wait};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
 /// None where io_uring is forbidden: said, and nothing is tried.
 pub fn stack_with(zero_copy: ZeroCopy, wait: Wait) -> Option<Stack> {
-    let builder = Stack::builder().transport(Transport::Kernel).wait(wait);
-    match builder.kernel(|config| config.zero_copy = zero_copy).build() {
+    built(Stack::builder().wait(wait).kernel(|config| config.zero_copy = zero_copy))
+}
+
+/// The same, of any other stack.
+pub fn built(builder: Builder) -> Option<Stack> {
+    match builder.transport(Transport::Kernel).build() {
         Ok(stack) => Some(stack),
         Err(BuildError::Uring(refused)) => {
             println!("lacking: io_uring ({refused})");

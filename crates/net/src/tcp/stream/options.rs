@@ -43,7 +43,8 @@ impl Stream {
         Ok(self.socket.get(|settings| settings.nodelay))
     }
 
-    /// Sets how long close waits for what was sent; zero resets (SO_LINGER).
+    /// Sets how long close waits for what was sent; zero resets (SO_LINGER). Over the kernel no close waits, so only zero acts: what was sent
+    /// leaves while the stack lingers.
     ///
     /// # Errors
     ///

@@ -95,7 +95,8 @@ pub fn run(options: &Options) -> Result<Vec<RowResult>> {
         results.push(result);
     }
     let said = |line: String| if options.json { eprintln!("{line}") } else { println!("\n{line}") };
-    if let Some(folder) = &options.record {
+    // A run that measured nothing is none.
+    if let Some(folder) = options.record.as_ref().filter(|_| !records.is_empty()) {
         let path = record::append(folder, &facts, &records, &verdicts)?;
         said(format!("recorded in {}", path.display()));
     }

@@ -4,6 +4,7 @@ mod acks;
 mod ends;
 mod small;
 mod stack;
+mod udp;
 pub mod world;
 
 use std::time::Instant;
@@ -32,7 +33,7 @@ pub const ROW: Row = Row {
             p50, p99: from a send to its notification, reaped as it comes; stack: the same sends on our TCP, over a pair to a stack that \
             receives by reference, or (acks) to a link that only acknowledges; copy is from a hot page, and zc sends no two in one segment; \
             small: CPU time of sends with a handle as sockets make them, over a pair: all copied, all lent, or those copied that were \
-            measured to be cheaper so; \
+            measured to be cheaper so; udp: the same sends as datagrams of our UDP to the sink, copied from a hot page or lent; \
             the lines are those of liburing's send-zerocopy",
     metrics: &[
         Metric { name: "notif", unit: "ns/send", larger: false },
@@ -59,7 +60,8 @@ fn cases(scale: Scale) -> Vec<Case> {
     let sizes = SIZES.into_iter().filter(|size| scale != Scale::Smoke || *size == 1200);
     let on_stack = sizes.clone().flat_map(|size| [on_stack(size, true), on_stack(size, false)]);
     let small = SMALL.into_iter().filter(|size| scale != Scale::Smoke || *size == 1024);
-    sizes.map(case).chain(on_stack).chain(small.map(on_account)).collect()
+    let datagrams = sizes.clone().map(as_datagrams);
+    sizes.map(case).chain(on_stack).chain(datagrams).chain(small.map(on_account)).collect()
 }
 
 /// What zero copy must be worth against copying from a hot page: what it was on the source's machine at 8000 bytes, and no less than the
@@ -79,6 +81,20 @@ fn on_stack(size: usize, pair: bool) -> Case {
         work: Work { warmup: 20_000, least: 50_000, most: 1 << 31, step: LOOK },
         open: Box::new(move |context: &Context, engine| {
             pinned(context, || stack::Stack::new(engine, size, pair))
+        }),
+    }
+}
+
+/// (No ratio is asked for: the link has no cost of its own.)
+fn as_datagrams(size: usize) -> Case {
+    Case {
+        name: format!("udp/{size}"),
+        engines: vec!["copy", "zc"],
+        baseline: "copy",
+        reach: vec![],
+        work: Work { warmup: 20_000, least: 50_000, most: 1 << 31, step: LOOK },
+        open: Box::new(move |context: &Context, engine| {
+            pinned(context, || udp::Datagrams::new(engine, size))
         }),
     }
 }

@@ -75,7 +75,7 @@ pub struct Machine {
     pub rows: BTreeMap<String, Taken>,
 }
 
-/// The cases that one engine of ours has in one figure, beside one rival.
+/// The cases that one engine has in one figure, beside one rival.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series<'l> {
     pub engine: &'l str,
@@ -98,10 +98,11 @@ impl Taken {
             .map(|holds| self.demands.iter().filter(|demand| demand.holds == holds).count())
     }
 
-    /// All that was measured of ours, the row's own order but `auto` first.
-    pub fn ours(&self) -> Vec<Series<'_>> {
-        let ours = |line: &&Line| line.engine != line.baseline && is_ours(&line.engine);
-        series(self.lines.iter().filter(ours))
+    /// All that was measured beside a rival, other rivals among it, in the row's own order but `auto` first and rivals last.
+    pub fn all(&self) -> Vec<Series<'_>> {
+        let mut all = series(self.lines.iter().filter(|line| line.engine != line.baseline));
+        all.sort_by_key(|one| !is_ours(one.engine));
+        all
     }
 
     /// What a program gets without asking: of `auto`, or of all engines where there is none, the first figure of each case, and CPU time.
@@ -134,7 +135,8 @@ fn series<'l>(lines: impl Iterator<Item = &'l Line>) -> Vec<Series<'l>> {
     all
 }
 
-fn is_ours(engine: &str) -> bool {
+/// Whether an engine is ours.
+pub fn is_ours(engine: &str) -> bool {
     !RIVALS.iter().any(|rival| engine.starts_with(rival))
 }
 
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_gets_comes_first_and_rivals_do_not_come_at_all() {
+    fn what_a_program_gets_comes_first_and_rivals_come_last() {
         let record = format!(
             "{COLUMNS}\na,1,nt,rate,GB/s,3,2,2,5,kernel,3\na,1,auto,rate,GB/s,2,2,2,5,kernel,2\n\
              a,1,auto,p99,ms,2,2,2,5,kernel,2\na,1,auto,cpu,CPU s/GB,2,2,2,5,kernel,0.5\n\
@@ -286,7 +288,8 @@ mod tests {
         let taken =
             |row: &str| Taken { day: "2026-01-31".into(), lines: rows[row].clone(), demands: Vec::new() };
         assert_eq!(names(taken("a").main()), ["auto, rate", "auto, cpu"]);
-        assert_eq!(names(taken("a").ours()), ["auto, rate", "auto, p99", "auto, cpu", "nt, rate"]);
+        let all = ["auto, rate", "auto, p99", "auto, cpu", "nt, rate", "kernel-512, rate"];
+        assert_eq!(names(taken("a").all()), all);
         assert_eq!(names(taken("b").main()), ["copy, rate", "zc, rate"]);
     }
 

@@ -1,15 +1,15 @@
-//! What bench/record/README.md has: all figures of ours, a table for each row, machine and figure, a line for each case.
+//! What bench/record/README.md has: all figures, a table for each row, machine and figure, a line for each case.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::{Result, ensure};
 
-use super::record::{Demand, Line, Machine, Series, Taken};
+use super::record::{Demand, Line, Machine, Series, Taken, is_ours};
 use super::{quoted, short};
 
-const HEAD: &str = "# Results\n\nAll engines and figures of ours in the newest record of each row and machine: medians, and in brackets how many times better \
-                    than the rival, below 1 in bold. Written by `cargo xtask results` from the files here, which `onecopy bench --record` \
+const HEAD: &str = "# Results\n\nAll engines and figures in the newest record of each row and machine: medians, and in brackets how many times better \
+                    than the rival that is named first, below 1 in bold. Other rivals' columns stand last, their names in italics. Written by `cargo xtask results` from the files here, which `onecopy bench --record` \
                     appends to.\n";
 
 /// All of the page.
@@ -27,7 +27,7 @@ pub fn text(machines: &BTreeMap<String, Machine>, rows: &[String]) -> Result<Str
                 writeln!(text, "\n### `{row}`, {}", taken.day)?;
                 text.push_str(&verdicts(taken)?);
                 let tables = tables(taken)?;
-                ensure!(!tables.is_empty(), "{name}: row {row} has no engine of ours");
+                ensure!(!tables.is_empty(), "{name}: row {row} has no engine beside its baseline");
                 text.push_str(&tables);
             }
         }
@@ -63,9 +63,9 @@ fn verdicts(taken: &Taken) -> Result<String> {
 
 /// A table for each figure and rival: cases down, engines across.
 fn tables(taken: &Taken) -> Result<String> {
-    let ours = taken.ours();
+    let all = taken.all();
     let mut figures: Vec<(&str, &str)> = Vec::new();
-    for series in &ours {
+    for series in &all {
         if !figures.contains(&(series.metric, series.baseline)) {
             figures.push((series.metric, series.baseline));
         }
@@ -73,14 +73,14 @@ fn tables(taken: &Taken) -> Result<String> {
     let mut text = String::new();
     for (metric, baseline) in figures {
         let engines: Vec<&Series<'_>> =
-            ours.iter().filter(|one| (one.metric, one.baseline) == (metric, baseline)).collect();
+            all.iter().filter(|one| (one.metric, one.baseline) == (metric, baseline)).collect();
         let mut cases: Vec<&str> = Vec::new();
         for line in engines.iter().flat_map(|series| &series.lines) {
             if !cases.contains(&&*line.case) {
                 cases.push(&line.case);
             }
         }
-        let names: Vec<&str> = engines.iter().map(|series| series.engine).collect();
+        let names: Vec<String> = engines.iter().map(|series| name(series.engine)).collect();
         let unit = engines.first().and_then(|series| series.lines.first()).map_or("", |line| &*line.unit);
         writeln!(text, "\n| {metric} ({unit}), against {baseline} | {} |", names.join(" | "))?;
         writeln!(text, "|---|{}", "---|".repeat(names.len()))?;
@@ -94,6 +94,11 @@ fn tables(taken: &Taken) -> Result<String> {
         }
     }
     Ok(text)
+}
+
+/// An engine's name at the head of a column.
+fn name(engine: &str) -> String {
+    if is_ours(engine) { engine.to_owned() } else { format!("*{engine}*") }
 }
 
 /// A figure, and how many times better it is than the rival's; in bold where it is worse.
@@ -124,6 +129,7 @@ mod tests {
             text.contains("| memory (KiB), against kernel | auto |\n|---|---|\n| idle | 9.60 |\n"),
             "{text}"
         );
+        assert_eq!((name("auto"), name("kernel-512")), ("auto".into(), "*kernel-512*".into()));
         assert!(text.contains("Without a record on this machine: `c`."), "{text}");
         assert!(text.ends_with("**Without a record on any machine: `c`.**\n"), "{text}");
     }

@@ -4,6 +4,7 @@
 //! it asks the kernel whether a byte is left that nothing explains: such a byte means that the peer
 //! misbehaves. At last it sleeps on the control socket ([`Waiting::sleep`]).
 
+use crate::connection::gather::Gather;
 use crate::connection::rx::RxRing;
 use crate::control;
 use crate::control::Peek;
@@ -144,15 +145,26 @@ impl RxRing {
             // No spinning with a lock that other processes want: `spin_unlocked` does it.
             return Ok(false);
         }
-        let spun = spin::until(budget, || match consumer.available(1) {
-            Ok(0) => {
-                consumer.prefetch();
-                false
-            }
-            Ok(_) => true,
-            Err(found) => {
-                misbehaved = Some(found);
-                true
+        // Whoever asked to spin wants each message at once.
+        if core.settings().wait() == Wait::Adaptive && self.gather.begins(core.counters().sent.get()) {
+            Gather::pass();
+        }
+        let (mut looks, mut came) = (0, 0);
+        let spun = spin::until(budget, || {
+            looks += 1;
+            match consumer.available(1) {
+                Ok(0) => {
+                    consumer.prefetch();
+                    false
+                }
+                Ok(available) => {
+                    came = available;
+                    true
+                }
+                Err(found) => {
+                    misbehaved = Some(found);
+                    true
+                }
             }
         });
         if let Some(misbehaved) = misbehaved {
@@ -161,6 +173,7 @@ impl RxRing {
         match spun {
             Ok(took) => {
                 self.spin.paid(took);
+                self.gather.ends(looks, came);
                 core.counters().spins.add_exclusive(1);
                 Ok(true)
             }

@@ -18,6 +18,7 @@
 //! | `receive.rs` | receiving bytes into the caller's buffers, from the ring |
 //! | `wait.rs` | the loop in which a receive waits for data, an error or the end |
 //! | `idle.rs` | what a receiver does with an empty ring: spin, arm, ask what is in the queue, sleep |
+//! | `gather.rs` | small messages that come at once are let gather |
 //!
 //! What these stand on:
 //!
@@ -93,6 +94,7 @@ pub mod credentials;
 pub mod decide;
 pub mod descriptors;
 pub mod frames;
+pub mod gather;
 pub mod handover;
 pub mod idle;
 pub mod lend;

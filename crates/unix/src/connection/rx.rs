@@ -2,6 +2,7 @@
 
 use crate::ancillary::channel::Inlet;
 use crate::ancillary::pending::Pending;
+use crate::connection::gather::Gather;
 use crate::connection::received::Rest;
 use crate::core::Core;
 use crate::doorbell::accounting::Accounting;
@@ -32,6 +33,8 @@ pub struct RxRing {
     /// The doorbells and fillers in the queue of the control socket, and the channel.
     pub(super) doorbells: Accounting,
     pub(super) spin: Adaptive,
+    /// What is known of small messages that come at once.
+    pub(super) gather: Gather,
     /// The number of the process that has found the channel, of those that share the connection. This process
     /// then has the channel too, or never will.
     pub(super) elsewhere: Option<u32>,
@@ -82,6 +85,7 @@ impl Rx {
         Rx::Ring(RxRing {
             consumer,
             spin: Adaptive::default(),
+            gather: Gather::default(),
             doorbells: Accounting::over(inlet),
             elsewhere: None,
             pending: Pending::default(),

@@ -73,6 +73,8 @@ impl Socket {
             callers: Vec::new(),
             lanes: Vec::new(),
             cursor: 0,
+            latest: 0,
+            all_live: false,
             since_kernel: 0,
             left: 0,
             closing: false,
@@ -191,6 +193,7 @@ impl Socket {
         scm::send(end.fd(), &[IoSlice::new(&answer.encode())], &fds, None, flags)?;
         let (live, switched, called, dead, named, until) = (false, false, false, false, false, None);
         let (key, empty_at) = (answer.lane, Cell::new(u64::MAX));
+        fan_in.all_live = false;
         fan_in.lanes.push(Member {
             end,
             key,

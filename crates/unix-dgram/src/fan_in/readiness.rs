@@ -3,8 +3,8 @@
 //!
 //! **Turns.** The receiver takes a datagram from the next lane that has one. After [`TURN`] of them it is the
 //! kernel's turn, which costs a system call. It is also the kernel's turn whenever no lane has anything. So a
-//! lane with a datagram waits for at most one datagram of each other lane. A datagram in the kernel's queue
-//! waits for at most [`TURN`] of the lanes', besides those before it in the queue.
+//! lane with a datagram waits for at most one datagram of each other lane, and for one of the busiest for every eight that have nothing, which
+//! are not looked at each time. A datagram in the kernel's queue waits for at most [`TURN`] of the lanes', besides those before it in the queue.
 //!
 //! **Readiness.** poll(2) watches the kernel's queue, and receivers sleep on it. The receiver arms a lane
 //! that it found empty, and that lane's sender rings with the next datagram. If a lane that is not armed has
@@ -111,7 +111,7 @@ impl Socket {
                     if flags.contains(RecvFlags::PEEK) {
                         fan_in.cursor = at;
                     } else {
-                        fan_in.cursor = (at + 1) % fan_in.lanes.len();
+                        fan_in.received_from(at);
                         fan_in.since_kernel += 1;
                         self.counters().received.add(received.len);
                     }

@@ -130,6 +130,10 @@ pub struct FanIn {
     pub(super) lanes: Vec<Member>,
     /// The lane whose turn it is.
     pub(super) cursor: usize,
+    /// Every lane was seen live, and none came since: most receives need not look who has switched.
+    pub(super) all_live: bool,
+    /// The lane that had something last.
+    pub(super) latest: usize,
     /// Datagrams from lanes since the last look into the kernel's queue.
     pub(super) since_kernel: u32,
     /// Receives until the next look at which senders have died.
@@ -235,7 +239,12 @@ impl FanIn {
     /// Looks which senders have switched. Returns whether some of what they sent over the kernel may be left.
     pub fn look_who_switched(&mut self) -> bool {
         let mut some = false;
+        if self.all_live {
+            return some;
+        }
+        self.all_live = true;
         for member in self.lanes.iter_mut().filter(|member| !member.live) {
+            self.all_live = false;
             let ring = member.end.rx_ring();
             // Acquire pairs with the Release store in `switch`.
             member.switched |= ring.is_some_and(|ring| ring.header().writer.0.switch_at.load(Acquire) != 0);

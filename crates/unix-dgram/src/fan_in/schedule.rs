@@ -7,6 +7,9 @@ use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
 use onecopy_unix::connection::rx::Rx;
 use onecopy_unix::members::patience::BRIEFLY;
 
+/// Lanes that are looked at before the one that had something last.
+const FEW: usize = 8;
+
 /// What is known of a lane.
 pub enum Look {
     Something,
@@ -77,14 +80,17 @@ impl Member {
 }
 
 impl FanIn {
-    /// Returns the lane whose turn it is, of those that have something.
+    /// Returns the lane whose turn it is, of those that have something: one of the next few, or else the one that had something last, or else any. A look
+    /// at each of many that have nothing would cost more than the datagram.
     pub(super) fn next(&mut self, end: &Socket) -> Option<usize> {
-        let mut i = 0;
+        let (mut i, mut asked) = (0, false);
         while i < self.lanes.len() {
-            let at = (self.cursor + i) % self.lanes.len();
+            let latest = i >= FEW && !asked;
+            asked |= latest;
+            let at = if latest { self.latest } else { self.cursor + i } % self.lanes.len();
             match self.lanes[at].look() {
                 Look::Something => return Some(at),
-                Look::Nothing => i += 1,
+                Look::Nothing => i += usize::from(!latest),
                 Look::Over => self.close(at),
                 Look::Lied => {
                     end.counters().protocol_errors.add(1);
@@ -95,16 +101,26 @@ impl FanIn {
         None
     }
 
+    /// A datagram was received from that lane: others have their turn.
+    pub(super) fn received_from(&mut self, at: usize) {
+        let lanes = self.lanes.len();
+        // Where it was found behind the few that have nothing, the few behind these are next.
+        let behind = (at + lanes - self.cursor) % lanes >= FEW && at == self.latest;
+        self.cursor = if behind { self.cursor + FEW } else { at + 1 } % lanes;
+        self.latest = at;
+    }
+
     /// Closes a lane. If its sender is honest, it is empty.
     pub(super) fn close(&mut self, at: usize) {
         self.lanes.remove(at);
         self.cursor -= usize::from(self.cursor > at);
+        self.latest -= usize::from(self.latest > at);
     }
 
     /// Closes the lanes of senders that are gone, once they are empty.
     pub fn remove_dead(&mut self) {
         self.lanes.retain(|member| !matches!(member.look(), Look::Over));
-        self.cursor = 0;
+        (self.cursor, self.latest) = (0, 0);
     }
 
     /// Makes all senders ring with their next datagrams, since all lanes seem to be empty. Returns whether

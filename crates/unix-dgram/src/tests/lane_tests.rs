@@ -230,6 +230,40 @@ fn what_is_there_is_what_comes() {
     }
 }
 
+/// Whoever floods keeps nobody waiting for long, though most lanes have nothing and not all are looked at each time; and two who do have their turns
+/// alike.
+#[test]
+fn one_of_many_lanes_is_not_kept_waiting_by_a_flood() {
+    onecopy_testing::alone!();
+    const MANY: usize = 30;
+    let (b, name) = receiver("turns");
+    let senders: Vec<Datagram> = (0..MANY).map(|_| laned(&b, &name)).collect();
+    let receive = || {
+        let mut buffer = [0; 9];
+        assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 1);
+        usize::from(buffer[0])
+    };
+    let send = |who: usize| assert_eq!(senders[who].send_with_flags(&[who as u8], NOW).unwrap(), 1);
+    (0..200).for_each(|_| send(3));
+    // One of the flood for every eight lanes that have nothing.
+    let most = MANY.div_ceil(8);
+    for polite in (0..MANY).filter(|who| *who != 3) {
+        send(polite);
+        let waits = (0..).take_while(|_| receive() == 3).count();
+        assert!(waits <= most, "{polite} waited for {waits}");
+    }
+    while b.readable_bytes().unwrap() > 0 {
+        assert_eq!(receive(), 3);
+    }
+    // (Both have lanes that are far apart.)
+    (0..200).for_each(|_| [2, 17].into_iter().for_each(send));
+    let of_one = (0..100).filter(|_| receive() == 2).count();
+    assert!((35..=65).contains(&of_one), "{of_one} of 100");
+    let rest = (0..300).filter(|_| receive() == 2).count();
+    assert_eq!(of_one + rest, 200);
+    assert_eq!(b.readable_bytes().unwrap(), 0);
+}
+
 /// Rings before each look into the queue, so many times.
 fn ring(doorbell: [u8; 64], to: SocketAddr, times: u32) {
     failpoint::at("about to receive", move || {

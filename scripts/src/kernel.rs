@@ -31,38 +31,79 @@ pub enum Outcome {
     Passed,
     /// It does not.
     Failed(String),
-    /// This machine does not let us try, or was too busy each time.
-    NotTried(String),
+    /// This machine does not let us try, or was too busy each time: what it lacks.
+    Lacking(String),
+}
+
+/// Why a script could not be run at all.
+#[derive(Debug)]
+enum Trouble {
+    /// The machine has not what it takes.
+    Lacking(String),
+    /// It has, and yet it went wrong: as good as a script that fails, or nobody would see that no script is tried any more.
+    Broken(String),
+}
+
+impl Trouble {
+    /// `what` is not to be had, as the kernel says by `error`.
+    fn of(what: &str, error: rustix::io::Errno) -> Trouble {
+        use rustix::io::Errno;
+        let told = format!("{what}: {error}");
+        match error {
+            // No right to it; no such file or module; a kernel built without it.
+            Errno::PERM | Errno::ACCESS | Errno::NOENT | Errno::NODEV | Errno::NXIO | Errno::NOSYS => {
+                Trouble::Lacking(told)
+            }
+            _ => Trouble::Broken(told),
+        }
+    }
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Trouble {
+        Trouble::Broken(why)
+    }
 }
 
 /// Runs `script` on this machine's kernel. A run in which this process was not let run for longer than times may be off shows nothing, and
 /// is repeated; so is one that fails, a few times, since what the kernel itself does late is not seen.
 pub fn on_kernel(script: &Script, family: Family) -> Outcome {
     if !rustix::process::geteuid().is_root() {
-        return Outcome::NotTried("it takes root to make a network namespace and a TUN device".to_owned());
+        return Outcome::Lacking("a network namespace and a TUN device (root)".to_owned());
     }
-    let mut failed = None;
-    let mut late = 0;
-    for _ in 0..ATTEMPTS {
+    judge(|| {
         // The namespace is the thread's.
-        let ran = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let mut kernel = Kernel::new(family)?;
                 let result = run::run(script, &mut kernel, 0).map(|_| ());
                 kernel.leave();
                 Ok((result, kernel.late))
             });
-            thread.join().unwrap_or_else(|_| Err("the runner panicked".to_owned()))
-        });
-        match ran {
-            Err(why) => return Outcome::NotTried(why),
+            thread.join().unwrap_or_else(|_| Err(Trouble::Broken("the runner panicked".to_owned())))
+        })
+    })
+}
+
+/// What came of a run: what the script says of it, and by how much we were late.
+type Run = (Result<(), String>, u64);
+
+fn judge(mut run: impl FnMut() -> Result<Run, Trouble>) -> Outcome {
+    let mut failed = None;
+    let mut late = 0;
+    for _ in 0..ATTEMPTS {
+        match run() {
+            Err(Trouble::Lacking(what)) => return Outcome::Lacking(what),
+            Err(Trouble::Broken(why)) => {
+                return Outcome::Failed(format!("the kernel could not be set up for it: {why}"));
+            }
             Ok((Ok(()), _)) => return Outcome::Passed,
             Ok((Err(_), lateness)) if lateness > TOLERANCE / 2 => late += 1,
             Ok((Err(why), _)) => failed = Some(why),
         }
     }
-    failed
-        .map_or_else(|| Outcome::NotTried(format!("the machine was too busy, {late} times")), Outcome::Failed)
+    let busy = || Outcome::Lacking(format!("time (the machine was too busy, {late} times)"));
+    failed.map_or_else(busy, Outcome::Failed)
 }
 
 struct Kernel {
@@ -92,11 +133,11 @@ fn device() -> rustix::io::Result<OwnedFd> {
 
 impl Kernel {
     /// A namespace with a device in it that leads to the peer.
-    fn new(family: Family) -> Result<Kernel, String> {
+    fn new(family: Family) -> Result<Kernel, Trouble> {
         let flags = rustix::thread::UnshareFlags::NEWNET;
         #[expect(deprecated, reason = "it unshares no descriptors, of which the unsafe one warns")]
-        rustix::thread::unshare(flags).map_err(|error| format!("no network namespace: {error}"))?;
-        let device = device().map_err(|error| format!("no TUN device: {error}"))?;
+        rustix::thread::unshare(flags).map_err(|error| Trouble::of("a network namespace", error))?;
+        let device = device().map_err(|error| Trouble::of("a TUN device", error))?;
         let (host, prefix, mtu) = (family.host(), family.prefix(), family.mtu());
         // (Nobody asks whether somebody has the address.)
         let (version, how) = if family == Family::V6 { ("-6", "nodad") } else { ("-4", "") };
@@ -111,11 +152,11 @@ impl Kernel {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
-            .map_err(|error| format!("no program ip (of iproute2): {error}"))?;
+            .map_err(|error| format!("the program ip (install iproute2): {error}"))?;
         let written = ip.stdin.take().map(|mut stdin| stdin.write_all(commands.as_bytes()));
         let done = ip.wait().map_err(|error| error.to_string())?;
         if !done.success() || !matches!(written, Some(Ok(()))) {
-            return Err(format!("ip could not set up the device: {done}"));
+            return Err(Trouble::Broken(format!("ip could not set up the device: {done}")));
         }
         let mut kernel = Kernel { family, begun: Instant::now(), device, sockets: Vec::new(), late: 0 };
         for (name, value) in defaults::SYSCTLS {
@@ -363,3 +404,39 @@ const FIELDS: [(&str, usize, usize); 54] = [
     ("total_rto_recoveries", 242, 2),
     ("total_rto_time", 244, 4),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn only_what_the_machine_lacks_lets_a_script_go_untried() {
+        let of = |error| judge(|| Err(Trouble::of("a TUN device", error)));
+        for error in [Errno::PERM, Errno::NOENT, Errno::NODEV] {
+            assert_eq!(of(error), Outcome::Lacking(format!("a TUN device: {error}")));
+        }
+        for error in [Errno::MFILE, Errno::BUSY, Errno::INVAL] {
+            assert!(matches!(of(error), Outcome::Failed(why) if why.contains("a TUN device")), "{error}");
+        }
+        let unset = judge(|| Err("/proc/sys/net/ipv4/tcp_sack = 1: it is not there".to_owned().into()));
+        assert!(matches!(unset, Outcome::Failed(why) if why.contains("tcp_sack")));
+    }
+
+    #[test]
+    fn who_was_late_is_asked_again() {
+        let mut runs = 0;
+        let mut late = |result: Result<(), String>, lateness| {
+            runs = 0;
+            let outcome = judge(|| {
+                runs += 1;
+                Ok((result.clone(), lateness))
+            });
+            (outcome, runs)
+        };
+        assert_eq!(late(Ok(()), 0), (Outcome::Passed, 1));
+        assert_eq!(late(Err("no".to_owned()), 0), (Outcome::Failed("no".to_owned()), ATTEMPTS));
+        let (outcome, runs) = late(Err("no".to_owned()), TOLERANCE);
+        assert!(matches!(outcome, Outcome::Lacking(_)) && runs == ATTEMPTS, "{outcome:?}");
+    }
+}

@@ -66,8 +66,8 @@ fn check_kernel(path: &Path, family: Family) -> Result<(), Failed> {
     let script = read(path)?;
     match (on_kernel(&script, family), script.kernel_differs()) {
         (Outcome::Passed, None) | (Outcome::Failed(_), Some(_)) => Ok(()),
-        (Outcome::NotTried(why), _) => {
-            println!("{} not tried on the kernel: {why}", script.file());
+        (Outcome::Lacking(what), _) => {
+            println!("lacking: {what}, for {} on the kernel", script.file());
             Ok(())
         }
         (Outcome::Failed(why), None) => Err(why.into()),

@@ -95,6 +95,16 @@ mod tests {
     }
 
     #[test]
+    fn a_cookie_is_of_the_bytes_that_are_said() {
+        let asks = segment("S 0:0(0) <FO,nop,nop>");
+        let said = segment("S 0:0(0) <FO 00abcd1234567890,nop,nop>");
+        assert_eq!(compare(&said, 0, 0, &said.clone()), Match::Whole);
+        for other in [asks, segment("S 0:0(0) <FO 00abcd1234567891,nop,nop>")] {
+            assert_eq!(compare(&said, 0, 0, &other), Match::Different("the options"));
+        }
+    }
+
+    #[test]
     fn a_window_counts_where_it_is_said() {
         let (said, unsaid) = (segment(". 1:1(0) ack 1 win 5"), segment(". 1:1(0) ack 1"));
         let came = segment(". 1:1(0) ack 1 win 6");

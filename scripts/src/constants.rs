@@ -2,7 +2,7 @@
 
 use crate::script::Value;
 
-const NUMBERS: [(&str, i64); 72] = [
+const NUMBERS: [(&str, i64); 76] = [
     ("AF_INET", 2),
     ("SOCK_STREAM", 1),
     ("SOCK_NONBLOCK", 0o4000),
@@ -34,6 +34,8 @@ const NUMBERS: [(&str, i64); 72] = [
     ("TCP_QUICKACK", 12),
     ("TCP_CONGESTION", 13),
     ("TCP_USER_TIMEOUT", 18),
+    ("TCP_FASTOPEN", 23),
+    ("TCP_FASTOPEN_CONNECT", 30),
     ("TCP_NOTSENT_LOWAT", 25),
     ("O_RDWR", 2),
     ("O_NONBLOCK", 0o4000),
@@ -47,6 +49,7 @@ const NUMBERS: [(&str, i64); 72] = [
     ("MSG_EOR", 0x80),
     ("MSG_NOSIGNAL", 0x4000),
     ("MSG_MORE", 0x8000),
+    ("MSG_FASTOPEN", 0x2000_0000),
     ("SIOCINQ", 0x541b),
     ("POLLIN", 1),
     ("POLLPRI", 2),
@@ -75,6 +78,7 @@ const NUMBERS: [(&str, i64); 72] = [
     ("TCPI_OPT_WSCALE", 4),
     ("TCPI_OPT_ECN", 8),
     ("TCPI_OPT_ECN_SEEN", 16),
+    ("TCPI_OPT_SYN_DATA", 32),
 ];
 
 const ERRNOS: [(&str, i32); 25] = [

@@ -2,13 +2,15 @@
 
 /// Linux's defaults, but for these: Reno, whose window is counted in the head; no cork of the kernel's own, which hangs on how fast packets
 /// are read; nothing remembered of one connection for another; windows of 64 KiB and more by a scale of 7.
-pub(crate) const SYSCTLS: [(&str, &str); 33] = [
+pub(crate) const SYSCTLS: [(&str, &str); 35] = [
     ("net.ipv4.tcp_abort_on_overflow", "0"),
     ("net.ipv4.tcp_autocorking", "0"),
     ("net.ipv4.tcp_congestion_control", "reno"),
     ("net.ipv4.tcp_dsack", "1"),
     ("net.ipv4.tcp_early_retrans", "3"),
     ("net.ipv4.tcp_ecn", "2"),
+    ("net.ipv4.tcp_fastopen", "1"),
+    ("net.ipv4.tcp_fastopen_blackhole_timeout_sec", "0"),
     ("net.ipv4.tcp_fin_timeout", "60"),
     ("net.ipv4.tcp_frto", "2"),
     ("net.ipv4.tcp_invalid_ratelimit", "500"),

@@ -32,6 +32,9 @@ pub(crate) trait Host {
     fn accept(&mut self, socket: usize) -> Result<(usize, u16), i32>;
     fn read(&mut self, socket: usize, len: usize, flags: i32) -> Result<Vec<u8>, i32>;
     fn write(&mut self, socket: usize, bytes: &[u8], flags: i32) -> Result<usize, i32>;
+    /// Connects to `port` with these bytes in the SYN, if that may be: how many went (sendto(2) with MSG_FASTOPEN, of a socket that does not
+    /// wait). `flags` are others than that.
+    fn connect_with(&mut self, socket: usize, port: u16, bytes: &[u8], flags: i32) -> Result<usize, i32>;
     fn shutdown(&mut self, socket: usize, how: i32) -> Result<(), i32>;
     fn close(&mut self, socket: usize);
     /// Of poll(2): POLLIN and the like.

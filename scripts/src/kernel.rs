@@ -286,6 +286,13 @@ impl Host for Kernel {
         rustix::net::send(self.fd(socket)?, bytes, flags).map_err(raw)
     }
 
+    fn connect_with(&mut self, socket: usize, port: u16, bytes: &[u8], flags: i32) -> Result<usize, i32> {
+        const MSG_FASTOPEN: u32 = 0x2000_0000;
+        let flags = SendFlags::from_bits_retain(flags.cast_unsigned() | MSG_FASTOPEN) | SendFlags::NOSIGNAL;
+        let peer = SocketAddr::new(self.family.peer(), port);
+        rustix::net::sendto(self.fd(socket)?, bytes, flags, &peer).map_err(raw)
+    }
+
     fn shutdown(&mut self, socket: usize, how: i32) -> Result<(), i32> {
         let how = match how {
             0 => Shutdown::Read,
@@ -341,6 +348,7 @@ impl Host for Kernel {
         };
         let there = FIELDS.iter().filter(|(_, at, size)| at + size <= len);
         let mut fields: BTreeMap<_, _> = there.map(|(name, at, size)| (*name, whole(*at, *size))).collect();
+        fields.insert("fastopen_client_fail", u64::from(bytes[7] >> 1 & 3));
         fields.insert("snd_wscale", u64::from(bytes[6] & 15));
         fields.insert("rcv_wscale", u64::from(bytes[6] >> 4));
         Ok(fields)

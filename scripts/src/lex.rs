@@ -41,6 +41,10 @@ pub(crate) fn words(text: &str) -> Result<Vec<Token>, (usize, String)> {
         let line = at.line;
         let Some(first) = at.rest.chars().next() else { return Ok(tokens) };
         let kind = match first {
+            // A cookie, in hexadecimal digits, may begin with any of them.
+            _ if first.is_ascii_alphanumeric() && follows(&tokens, "FO") => {
+                Kind::Word(at.take_while(|c| c.is_ascii_alphanumeric() || c == '_').to_owned())
+            }
             'a'..='z' | 'A'..='Z' | '_' => {
                 Kind::Word(at.take_while(|c| c.is_ascii_alphanumeric() || c == '_').to_owned())
             }
@@ -60,6 +64,10 @@ pub(crate) fn words(text: &str) -> Result<Vec<Token>, (usize, String)> {
         tokens.push(Token { line, glued, kind });
         glued = true;
     }
+}
+
+fn follows(tokens: &[Token], word: &str) -> bool {
+    matches!(tokens.last(), Some(Token { kind: Kind::Word(last), .. }) if last == word)
 }
 
 struct Cursor<'a> {

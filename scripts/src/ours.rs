@@ -11,7 +11,8 @@ use onecopy_inet::ip::{self, Cidr, Route};
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::stack::{self, Stack};
 use onecopy_inet::tcp::config::EcnUse;
-use onecopy_inet::tcp::congestion::Algorithm;
+use onecopy_inet::tcp::congestion::{Algorithm, SlowStart};
+use onecopy_inet::tcp::fast_open::{Keys, Use};
 use onecopy_inet::tcp::{Config, Error, Info, Readiness, Received, SendFlags, Settings, Side};
 use onecopy_inet::wire::Mac;
 use onecopy_link::{Capabilities, Medium, Packet};
@@ -35,13 +36,15 @@ const NUMBER_TICK: u64 = 4_000;
 /// Where in the script what was expected, and what came.
 pub fn on_ours(script: &Script, family: Family) -> Result<(), String> {
     let begin = 10_000 * crate::SECOND;
-    let ran = run::run(script, &mut Ours::new(begin, family)?, 0)?;
-    run::run(script, &mut Ours::new(begin, family)?, 0xffff_fc00)
+    let slow_start = if script.plus_plus { SlowStart::HyStartPlusPlus } else { SlowStart::HyStart };
+    let at = |now| Ours::new(now, family, slow_start);
+    let ran = run::run(script, &mut at(begin)?, 0)?;
+    run::run(script, &mut at(begin)?, 0xffff_fc00)
         .map_err(|why| format!("{why}\n(where the peer's numbers wrap)"))?;
     if let Some((_, first)) = ran.first_number {
         // Begun so much later, the same connection has a first number that is 1,000 below the wrap.
         let later = u64::from((u32::MAX - 1_000).wrapping_sub(first)) * NUMBER_TICK;
-        let ran = run::run(script, &mut Ours::new(begin + later, family)?, 0)
+        let ran = run::run(script, &mut at(begin + later)?, 0)
             .map_err(|why| format!("{why}\n(where our numbers wrap)"))?;
         if ran.first_number.is_none_or(|(_, first)| u32::MAX - first > 2_000) {
             return Err("our numbers were to wrap, and began elsewhere".to_owned());
@@ -65,7 +68,7 @@ struct Open {
 }
 
 impl Ours {
-    fn new(now: u64, family: Family) -> Result<Ours, String> {
+    fn new(now: u64, family: Family, slow_start: SlowStart) -> Result<Ours, String> {
         let capabilities = Capabilities {
             checksum: true,
             tcp_segmentation: true,
@@ -81,6 +84,7 @@ impl Ours {
         let stack = Stack::new(stack::Config::new(below, SEED)).map_err(|error| error.to_string())?;
         let pool = PagePool::new(PoolConfig::new(), Heap::new()).map_err(|error| error.to_string())?;
         let mut ours = Ours { family, now, stack, pool, sockets: Vec::new(), out: VecDeque::new() };
+        ours.stack.tcp_config_mut().slow_start = slow_start;
         for (name, value) in defaults::SYSCTLS {
             ours.sysctl(name, value)?;
         }
@@ -234,6 +238,17 @@ impl Host for Ours {
         self.called(sent)
     }
 
+    fn connect_with(&mut self, socket: usize, port: u16, bytes: &[u8], flags: i32) -> Result<usize, i32> {
+        if flags != 0 {
+            return Err(Error::Invalid.errno());
+        }
+        let (id, to) = (self.id(socket)?, SocketAddr::new(self.family.peer(), port));
+        let mut chain = Chain::new();
+        Writer::new(&self.pool).append(&mut chain, bytes).map_err(|_| Error::NoMemory.errno())?;
+        let sent = self.stack.tcp_connect_with(self.now, id, to, &mut chain.into(), SendFlags::empty());
+        self.called(sent)
+    }
+
     fn shutdown(&mut self, socket: usize, how: i32) -> Result<(), i32> {
         let side = match how {
             0 => Side::Read,
@@ -366,6 +381,10 @@ fn change(
             let limit = u64::try_from(value).map_err(wrong)?;
             settings.user_timeout = Some(Duration::from_millis(limit));
         }
+        (6, 23, Setting::Number(value)) => {
+            settings.fast_open_queue = Some(u32::try_from(value).map_err(wrong)?);
+        }
+        (6, 30, Setting::Number(value)) => settings.fast_open_connect = value != 0,
         (6, 25, Setting::Number(value)) => settings.notsent_lowat = u32::try_from(value).ok(),
         _ => return Err(Error::NoProtocol.errno()),
     }
@@ -375,7 +394,10 @@ fn change(
 /// What a sysctl sets; an error for one that is not known here, as a script would show nothing with it.
 fn set_sysctl(config: &mut Config, name: &str, text: &str) -> Result<(), String> {
     let wrong = || format!("{name} can't be {text:?} here");
-    let number = || text.parse::<u64>().map_err(|_| wrong());
+    let number = || match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).map_err(|_| wrong()),
+        None => text.parse::<u64>().map_err(|_| wrong()),
+    };
     let byte = || text.parse::<u8>().map_err(|_| wrong());
     let yes = || number().map(|number| number != 0);
     let seconds = || number().map(Duration::from_secs);
@@ -402,6 +424,12 @@ fn set_sysctl(config: &mut Config, name: &str, text: &str) -> Result<(), String>
                 _ => EcnUse::Accept,
             }
         }
+        "tcp_fastopen" => {
+            let bits = u16::try_from(number()?).map_err(|_| wrong())?;
+            config.fast_open = Use::from_bits(bits).ok_or_else(wrong)?;
+        }
+        "tcp_fastopen_blackhole_timeout_sec" => config.fast_open_pause = seconds()?,
+        "tcp_fastopen_key" => config.fast_open_keys = Some(Keys::parse(text).ok_or_else(wrong)?),
         "tcp_fin_timeout" => config.fin_timeout = seconds()?,
         "tcp_frto" => config.frto = yes()?,
         "tcp_invalid_ratelimit" => config.invalid_ratelimit = Duration::from_millis(number()?),
@@ -440,9 +468,11 @@ fn fields(info: &Info) -> BTreeMap<&'static str, u64> {
     macro_rules! all {
         ($($field:ident)*) => { BTreeMap::from([$((stringify!($field), u64::from(info.$field))),*]) };
     }
-    all!(state ca_state retransmits probes backoff options snd_wscale rcv_wscale rto ato snd_mss rcv_mss unacked sacked lost retrans
+    let mut fields = all!(state ca_state retransmits probes backoff options snd_wscale rcv_wscale rto ato snd_mss rcv_mss unacked sacked lost retrans
         last_data_sent last_data_recv last_ack_recv pmtu rcv_ssthresh rtt rttvar snd_ssthresh snd_cwnd advmss reordering rcv_rtt rcv_space
         total_retrans bytes_acked bytes_received segs_out segs_in notsent_bytes min_rtt data_segs_in data_segs_out delivered delivered_ce
         bytes_sent bytes_retrans dsack_dups reord_seen rcv_ooopack snd_wnd rcv_wnd total_rto total_rto_recoveries total_rto_time busy_time
-        rwnd_limited sndbuf_limited)
+        rwnd_limited sndbuf_limited);
+    fields.insert("fastopen_client_fail", info.fast_open_fail.into());
+    fields
 }

@@ -13,6 +13,8 @@ pub struct Script {
     pub(crate) differs: Option<String>,
     /// What stands behind `// only:`: the family that it is about.
     pub(crate) only: Option<Family>,
+    /// Whether ours leaves slow start by HyStart++ (`// ours: HyStart++`); by HyStart, as Linux, if not.
+    pub(crate) plus_plus: bool,
     /// The comment at its beginning.
     pub(crate) header: String,
 }

@@ -56,6 +56,20 @@ impl fmt::Display for Flags {
     }
 }
 
+/// Of Fast Open (RFC 7413, section 4.1.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cookie {
+    /// These bytes; none of them asks for a cookie.
+    Bytes(Vec<u8>),
+    /// The one that the host under test has given out (`TFO_COOKIE`): the first of them is learned, later ones have to be the same.
+    Given,
+}
+
+impl Cookie {
+    /// How long the host's own are.
+    pub const GIVEN: usize = 8;
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     Nop,
@@ -65,6 +79,7 @@ pub(crate) enum Choice {
     SackOk,
     Sack(Vec<(u32, u32)>),
     Timestamps { value: u32, echo: u32 },
+    FastOpen(Cookie),
     Other { kind: u8, data: Vec<u8> },
 }
 
@@ -77,7 +92,8 @@ impl Choice {
             Choice::SackOk => 2,
             Choice::Sack(blocks) => 2 + 8 * blocks.len(),
             Choice::Timestamps { .. } => 10,
-            Choice::Other { data, .. } => 2 + data.len(),
+            Choice::FastOpen(Cookie::Given) => 2 + Cookie::GIVEN,
+            Choice::FastOpen(Cookie::Bytes(data)) | Choice::Other { data, .. } => 2 + data.len(),
         }
     }
 }
@@ -95,6 +111,11 @@ impl fmt::Display for Choice {
                 blocks.iter().try_for_each(|(from, until)| write!(f, " {from}:{until}"))
             }
             Choice::Timestamps { value, echo } => write!(f, "TS val {value} ecr {echo}"),
+            Choice::FastOpen(Cookie::Given) => f.write_str("FO TFO_COOKIE"),
+            Choice::FastOpen(Cookie::Bytes(bytes)) => {
+                f.write_str(if bytes.is_empty() { "FO" } else { "FO " })?;
+                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
             Choice::Other { kind, data } => write!(f, "option {kind} of {} bytes", data.len()),
         }
     }

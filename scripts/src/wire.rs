@@ -1,6 +1,6 @@
 //! Segments as bytes of IP packets, written and read apart from what our stack does with them.
 
-use crate::segment::{Choice, Ecn, Flags, Segment};
+use crate::segment::{Choice, Cookie, Ecn, Flags, Segment};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Over which IP a script runs.
@@ -49,6 +49,8 @@ impl Family {
 }
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_TCP: u8 = 6;
+/// The option of Fast Open (RFC 7413, section 4.1.1).
+const FAST_OPEN: u8 = 34;
 
 /// A packet of TCP that the host under test has sent.
 #[derive(Clone, Debug)]
@@ -132,6 +134,12 @@ fn options(list: &[Choice]) -> Vec<u8> {
                 bytes.extend([8, 10]);
                 bytes.extend(value.to_be_bytes());
                 bytes.extend(echo.to_be_bytes());
+            }
+            Choice::FastOpen(cookie) => {
+                // (Whose it is was put in before.)
+                let cookie = if let Cookie::Bytes(bytes) = cookie { bytes.as_slice() } else { &[] };
+                bytes.extend([FAST_OPEN, 2 + cookie.len() as u8]);
+                bytes.extend(cookie);
             }
             Choice::Other { kind, data } => {
                 bytes.extend([*kind, 2 + data.len() as u8]);
@@ -269,6 +277,7 @@ fn read_options(mut bytes: &[u8]) -> Result<Vec<Choice>, String> {
                 Choice::Sack((0..n / 8).map(|block| (word(8 * block), word(8 * block + 4))).collect())
             }
             (8, 8) => Choice::Timestamps { value: word(0), echo: word(4) },
+            (&FAST_OPEN, _) => Choice::FastOpen(Cookie::Bytes(data.to_vec())),
             _ => Choice::Other { kind: *kind, data: data.to_vec() },
         });
         bytes = &bytes[len..];

@@ -22,11 +22,12 @@ pub fn parse(file: &str, text: &str) -> Result<Script, String> {
         events.push(event);
     }
     let comments = text.lines().map_while(|line| line.strip_prefix("//")).map(str::trim);
-    let (mut header, mut differs, mut only) = (String::new(), None, None);
+    let (mut header, mut differs, mut only, mut plus_plus) = (String::new(), None, None, false);
     for line in comments {
         match (line, line.strip_prefix("kernel: differs:")) {
             (_, Some(why)) => differs = Some(why.trim().to_owned()),
             ("only: IPv4", _) => only = Some(Family::V4),
+            ("ours: HyStart++", _) => plus_plus = true,
             ("only: IPv6", _) => only = Some(Family::V6),
             _ => {
                 header.push_str(line);
@@ -34,7 +35,7 @@ pub fn parse(file: &str, text: &str) -> Result<Script, String> {
             }
         }
     }
-    Ok(Script { file: file.to_owned(), events, differs, only, header })
+    Ok(Script { file: file.to_owned(), events, differs, only, plus_plus, header })
 }
 
 type Wrong = (usize, String);
@@ -179,6 +180,9 @@ mod tests {
             ("\n+0 > S. 0:0(0) ack\n+1 close(3) = 0", "f:3: '+' stands where a number should"),
             ("+0 socket(", "f:1: the script ends where a value should"),
             ("+0 < S 0:0(0) <mss 1460,nop>", "f:1: options of 5 bytes"),
+            ("+0 < S 0:0(0) <FO abc,nop>", "f:1: 'abc' stands where a cookie"),
+            ("+0 < S 0:0(0) <FO abcd12,nop>", "f:1: 'abcd12' stands where a cookie"),
+            ("+0 < S 0:0(0) <FO,nop>", "f:1: options of 3 bytes"),
             ("`ls`", "f:1: 'ls': the only command"),
             ("+0 %{ print(1) }%", "f:1: 'print(1)' is no assert"),
         ] {

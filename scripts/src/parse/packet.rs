@@ -3,7 +3,7 @@
 use super::{Reader, Wrong};
 use crate::lex::Kind;
 use crate::script::{Body, Packet};
-use crate::segment::{Choice, Ecn, Flags, Segment};
+use crate::segment::{Choice, Cookie, Ecn, Flags, Segment};
 
 /// The codes of "destination unreachable" (RFC 792, RFC 1122), by packetdrill's names.
 const UNREACHABLE: [(&str, u8); 8] = [
@@ -140,7 +140,7 @@ impl Reader<'_> {
     }
 
     fn option(&mut self) -> Result<Choice, Wrong> {
-        const WHAT: &str = "an option (mss, wscale, sackOK, sack, TS val N ecr N, nop, eol)";
+        const WHAT: &str = "an option (mss, wscale, sackOK, sack, TS val N ecr N, FO, nop, eol)";
         let Some(Kind::Word(name)) = self.peek() else { return self.wrong(WHAT) };
         self.at += 1;
         Ok(match name.as_str() {
@@ -168,11 +168,30 @@ impl Reader<'_> {
                 }
                 Choice::Timestamps { value, echo: self.number("a timestamp")? }
             }
+            "FO" => Choice::FastOpen(self.cookie()?),
             _ => {
                 self.at -= 1;
                 return self.wrong(WHAT);
             }
         })
+    }
+
+    /// `abcd1234`, `TFO_COOKIE`, or nothing where one is asked for.
+    fn cookie(&mut self) -> Result<Cookie, Wrong> {
+        let Some(Kind::Word(word)) = self.peek() else { return Ok(Cookie::Bytes(Vec::new())) };
+        if word == "TFO_COOKIE" {
+            self.at += 1;
+            return Ok(Cookie::Given);
+        }
+        let digits: Option<Vec<u32>> = word.chars().map(|digit| digit.to_digit(16)).collect();
+        match digits {
+            // (RFC 7413, section 4.1.1: 4 to 16 bytes.)
+            Some(digits) if digits.len().is_multiple_of(2) && (8..=32).contains(&digits.len()) => {
+                self.at += 1;
+                Ok(Cookie::Bytes(digits.chunks(2).map(|two| (two[0] << 4 | two[1]) as u8).collect()))
+            }
+            _ => self.wrong("a cookie (4 to 16 bytes in hexadecimal digits, or TFO_COOKIE)"),
+        }
     }
 
     /// `unreachable frag_needed mtu 1200 [1:1461(1460)]`

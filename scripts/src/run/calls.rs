@@ -10,6 +10,7 @@ use crate::{MILLISECOND, wire};
 const EAGAIN: i32 = 11;
 const EINPROGRESS: i32 = 115;
 const MSG_PEEK: i32 = 2;
+const MSG_FASTOPEN: i32 = 0x2000_0000;
 const MSG_DONTWAIT: i32 = 0x40;
 const POLLOUT: i16 = 4;
 const POLLERR: i16 = 8;
@@ -26,6 +27,8 @@ pub(super) struct Socket {
     pub handle: usize,
     /// Whether calls return at once, where they would wait.
     nonblocking: bool,
+    /// Whether its connection was begun, and is the script's usual one.
+    begun: bool,
     written: u32,
     read: u32,
 }
@@ -159,6 +162,22 @@ impl Run<'_> {
                     Err(errno) => Err(errno),
                 }
             }
+            "sendto" if number(3)? as i32 & MSG_FASTOPEN != 0 => {
+                let flags = number(3)? as i32;
+                if !nonblocking && flags & MSG_DONTWAIT == 0 {
+                    return Err("MSG_FASTOPEN is for sockets that do not wait (fcntl, O_NONBLOCK)".to_owned());
+                }
+                let (port, rest) = (port(arg(4)?)?, wire::bytes(written, number(2)? as u32));
+                let begins = !self.socket(fd).begun;
+                let flags = flags & !(MSG_FASTOPEN | MSG_DONTWAIT);
+                let result = self.host.connect_with(handle, port, &rest, flags);
+                if begins && matches!(result, Ok(_) | Err(EINPROGRESS)) {
+                    self.begins(fd, port);
+                }
+                let count = result.map(|count| count as u32);
+                self.socket(fd).written += count.unwrap_or(0);
+                count.map(i64::from)
+            }
             "write" | "send" | "sendto" => {
                 let flags = if call.name == "write" { 0 } else { number(3)? as i32 };
                 let len = number(2)? as usize;
@@ -243,15 +262,20 @@ impl Run<'_> {
         if !progress.connecting {
             match self.host.connect(handle, port) {
                 Err(EINPROGRESS) => {
-                    // It has begun, and may come from a port of its own.
-                    self.streams.connects(port);
-                    self.about = Some(fd);
+                    self.begins(fd, port);
                     progress.connecting = !nonblocking;
                     if nonblocking {
                         return Ok(Answer::Done(Err(EINPROGRESS)));
                     }
                 }
-                result => return Ok(Answer::Done(result.map(|()| 0))),
+                // (It may wait for the first bytes: TCP_FASTOPEN_CONNECT.)
+                Ok(()) => {
+                    if !self.socket(fd).begun {
+                        self.begins(fd, port);
+                    }
+                    return Ok(Answer::Done(Ok(0)));
+                }
+                Err(errno) => return Ok(Answer::Done(Err(errno))),
             }
         }
         let ready = self.host.poll(handle, POLLOUT);
@@ -260,6 +284,13 @@ impl Run<'_> {
         }
         // What came of it is told by the next call, as to one who waits in it.
         Ok(Answer::Done(self.host.connect(handle, port).map(|()| 0)))
+    }
+
+    /// Its connection has begun, and may come from a port of its own.
+    fn begins(&mut self, fd: i64, port: u16) {
+        self.socket(fd).begun = true;
+        self.streams.connects(port);
+        self.about = Some(fd);
     }
 
     /// `poll([{fd=4, events=POLLIN, revents=POLLIN}], 1, TIMEOUT)`

@@ -5,7 +5,7 @@ use super::{Due, PATIENCE, Run, seconds};
 use crate::SECOND;
 use crate::compare::{Match, compare};
 use crate::script::{Body, Packet};
-use crate::segment::Segment;
+use crate::segment::{Flags, Segment};
 use crate::wire::{self, Seen};
 use std::net::SocketAddr;
 
@@ -34,7 +34,7 @@ impl Run<'_> {
         let (peer, host) = (SocketAddr::new(family.peer(), ports.0), SocketAddr::new(family.host(), ports.1));
         let bytes = match &packet.body {
             Body::Tcp(segment) => {
-                let (live, place) = self.streams.live_form(ports, segment);
+                let (live, place) = self.streams.live_form(ports, segment)?;
                 wire::build(peer, host, &live, &wire::bytes(place, segment.len))
             }
             Body::Unreachable { code, mtu, about } => {
@@ -147,7 +147,8 @@ impl Run<'_> {
 
 /// Whether a segment's bytes are those of their place in the host's stream, whose first one has the number 1.
 fn check_payload(said: &Segment, payload: &[u8]) -> Result<(), String> {
-    let first = said.seq.wrapping_sub(1);
+    // (A SYN has the number before its bytes.)
+    let first = said.seq.wrapping_sub(u32::from(!said.flags.has(Flags::SYN)));
     let wrong =
         payload.iter().enumerate().find(|(at, byte)| wire::byte(first.wrapping_add(*at as u32)) != **byte);
     match wrong {

@@ -1,7 +1,7 @@
 //! Connections of a script: whose numbers begin where.
 
 use crate::host::Host;
-use crate::segment::{Choice, Flags, Segment};
+use crate::segment::{Choice, Cookie, Flags, Segment};
 use crate::wire::Seen;
 use std::collections::BTreeMap;
 
@@ -36,11 +36,14 @@ pub(super) struct Streams {
     /// The host's port of `usual` is still to be learned.
     connecting: bool,
     first_number: Option<(u64, u32)>,
+    /// The host's Fast Open cookie for the peer, once it was seen.
+    cookie: Option<Vec<u8>>,
 }
 
 impl Streams {
     pub fn new(peer_base: u32) -> Streams {
-        Streams { peer_base, all: BTreeMap::new(), usual: None, connecting: false, first_number: None }
+        let (all, usual, connecting) = (BTreeMap::new(), None, false);
+        Streams { peer_base, all, usual, connecting, first_number: None, cookie: None }
     }
 
     pub fn first_number(&self) -> Option<(u64, u32)> {
@@ -80,15 +83,22 @@ impl Streams {
     }
 
     /// As it goes over the wire: a segment that the script has the peer send; and where its payload begins in the peer's stream.
-    pub fn live_form(&mut self, ports: Ports, segment: &Segment) -> (Segment, u32) {
+    ///
+    /// # Errors
+    ///
+    /// It shows the host's cookie, which is not known yet.
+    pub fn live_form(&mut self, ports: Ports, segment: &Segment) -> Result<(Segment, u32), String> {
         let stream = self.all.entry(ports).or_default();
-        if segment.flags.has(Flags::SYN) && segment.len == 0 {
+        let syn = segment.flags.has(Flags::SYN);
+        if syn {
             stream.anew |= stream.peer_first.is_some_and(|first| first != segment.seq);
             if stream.peer_first.is_none() || !segment.flags.has(Flags::ACK) && stream.anew {
                 stream.peer_first = Some(segment.seq);
             }
         }
-        let place = segment.seq.wrapping_sub(stream.peer_first.unwrap_or(0)).wrapping_sub(1);
+        // A SYN's bytes are those behind it.
+        let behind = segment.seq.wrapping_sub(stream.peer_first.unwrap_or(0));
+        let place = behind.wrapping_sub(u32::from(!syn));
         let base = stream.base.unwrap_or(0);
         let mut live = segment.clone();
         live.seq = segment.seq.wrapping_add(self.peer_base);
@@ -103,10 +113,14 @@ impl Streams {
                     let known = stream.stamps.iter().rev().find(|(script, _)| script == echo);
                     *echo = known.map_or(*echo, |(_, live)| *live);
                 }
+                Choice::FastOpen(cookie) if *cookie == Cookie::Given => {
+                    let known = self.cookie.clone();
+                    *cookie = Cookie::Bytes(known.ok_or("TFO_COOKIE: the host has given no cookie yet")?);
+                }
                 _ => {}
             }
         }
-        (live, place)
+        Ok((live, place))
     }
 
     /// The sequence number of the host's that the script calls `seq`.
@@ -134,12 +148,23 @@ impl Streams {
         let mut said = seen.clone();
         said.seq = seen.seq.wrapping_sub(base);
         said.ack = seen.ack.map(|ack| ack.wrapping_sub(self.peer_base));
+        let asked = expected.and_then(|expected| expected.options.as_ref());
+        let given = asked.is_some_and(|list| list.contains(&Choice::FastOpen(Cookie::Given)));
         for choice in said.options.iter_mut().flatten() {
-            if let Choice::Sack(blocks) = choice {
-                blocks.iter_mut().for_each(|(from, until)| {
+            match choice {
+                Choice::Sack(blocks) => blocks.iter_mut().for_each(|(from, until)| {
                     *from = from.wrapping_sub(self.peer_base);
                     *until = until.wrapping_sub(self.peer_base);
-                });
+                }),
+                Choice::FastOpen(cookie) if given => {
+                    let Cookie::Bytes(bytes) = &*cookie else { continue };
+                    if bytes.len() == Cookie::GIVEN
+                        && self.cookie.get_or_insert_with(|| bytes.clone()) == bytes
+                    {
+                        *cookie = Cookie::Given;
+                    }
+                }
+                _ => {}
             }
         }
         said

@@ -13,4 +13,5 @@ mod net;
 mod notify;
 mod settings;
 mod shrink;
+mod slow_start;
 mod transfer;

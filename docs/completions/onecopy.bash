@@ -186,7 +186,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__nc)
-            opts="-l -U -u -v -d -q -N -w -h --listen --unix --udp --tap --addr --gateway --mtu --kernel-addr --shards --transport --send --recv --sum --json --save-profile --verbose --no-stdin --quit --no-shutdown --timeout --devmem --memory --queue --queues --nic --validate --generate --chunk --fail-on-linear --discard --pair --check --color --help"
+            opts="-l -U -u -v -d -q -N -w -h --listen --unix --udp --tap --addr --gateway --route --mtu --kernel-addr --shards --transport --send --recv --sum --json --save-profile --verbose --no-stdin --quit --no-shutdown --timeout --devmem --memory --queue --queues --nic --validate --generate --chunk --fail-on-linear --discard --pair --check --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -209,6 +209,10 @@ _onecopy() {
                     return 0
                     ;;
                 --gateway)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --route)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -296,7 +300,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__proxy)
-            opts="-h --listen --tap --addr --gateway --mtu --kernel-addr --shards --config --access-log --access-log-format --metrics --takeover --user --log-level --tls-cert --tls-key --backend --transport --forward --send-lent --threads --backends --queue --buffer --max-clients --idle-timeout --head-timeout --send-timeout --backend-timeout --max-line --max-head --grace --direct --trust-backend --die-with-parent --cpu --color --help"
+            opts="-h --listen --tap --addr --gateway --route --mtu --kernel-addr --shards --config --access-log --access-log-format --metrics --takeover --user --log-level --tls-cert --tls-key --backend --transport --forward --send-lent --threads --backends --queue --buffer --max-clients --idle-timeout --head-timeout --send-timeout --backend-timeout --max-line --max-head --grace --direct --trust-backend --die-with-parent --cpu --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -315,6 +319,10 @@ _onecopy() {
                     return 0
                     ;;
                 --gateway)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --route)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -450,7 +458,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__serve)
-            opts="-h --root --listen --tap --addr --gateway --mtu --kernel-addr --shards --config --access-log --access-log-format --metrics --takeover --user --log-level --transport --file-send --policy --save-profile --lend --cache --revalidate --buffer --max-connections --idle-timeout --head-timeout --send-timeout --grace --direct --stats --die-with-parent --cpu --hot-set --color --help"
+            opts="-h --root --listen --tap --addr --gateway --route --mtu --kernel-addr --shards --config --access-log --access-log-format --metrics --takeover --user --log-level --transport --file-send --policy --save-profile --lend --cache --revalidate --buffer --max-connections --idle-timeout --head-timeout --send-timeout --grace --direct --stats --die-with-parent --cpu --hot-set --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -473,6 +481,10 @@ _onecopy() {
                     return 0
                     ;;
                 --gateway)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --route)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -610,7 +622,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__stack)
-            opts="-h --tap --addr --gateway --mtu --kernel-addr --shards --netns --echo --discard --source --pcap --trace --json --color --help"
+            opts="-h --tap --addr --gateway --route --mtu --kernel-addr --shards --netns --echo --discard --source --pcap --trace --json --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -625,6 +637,10 @@ _onecopy() {
                     return 0
                     ;;
                 --gateway)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --route)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

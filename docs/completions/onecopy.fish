@@ -43,8 +43,9 @@ complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "health" -d 'Ask a `
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l root -d 'The folder whose files are served. No path, and no link, leads out of it' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l listen -d 'Where to listen: unix:/path or unix:@name; with --tap tcp:IP:PORT, for clients on the network' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l tap -d 'Speak on a stack of this program\'s own instead of the kernel\'s, over this TAP device. It is made where there is none, which takes CAP_NET_ADMIN, and is gone with the program; its other side is the kernel\'s interface of that name' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l addr -d 'The stack\'s address and its network, such as 10.0.0.2/24' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l gateway -d 'Where the stack\'s packets for other networks go' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l addr -d 'An address of the stack and its network, such as 10.0.0.2/24 or fd00::2/64; may be given several times, of IPv4 and of IPv6' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l gateway -d 'Where the stack\'s packets for all other networks go: a router in a network of --addr. May be given once for IPv4 and once for IPv6' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l route -d 'Where the stack\'s packets for one network go: to a router in a network of --addr, as in 10.1.0.0/16=10.0.0.9. May be given several times; of several networks that an address is in, the smallest counts' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l mtu -d 'Bytes of the TAP\'s longest packet, 68 to 65521; left out, what the device has (a new one: 1500)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l kernel-addr -d 'Give the kernel\'s side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l shards -d 'Have the stack be of so many shards, 1 to 64, each with a queue of the TAP\'s, a thread and a lock of its own: connections of different ones share nothing. A TAP that is there has to have as many queues (ip tuntap add ... multi_queue)' -r
@@ -89,8 +90,9 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l stats -d 'Answ
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l listen -d 'Where clients connect, as IP:PORT or tcp:IP:PORT; port 0 takes a free one' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l tap -d 'Speak on a stack of this program\'s own instead of the kernel\'s, over this TAP device. It is made where there is none, which takes CAP_NET_ADMIN, and is gone with the program; its other side is the kernel\'s interface of that name' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l addr -d 'The stack\'s address and its network, such as 10.0.0.2/24' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l gateway -d 'Where the stack\'s packets for other networks go' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l addr -d 'An address of the stack and its network, such as 10.0.0.2/24 or fd00::2/64; may be given several times, of IPv4 and of IPv6' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l gateway -d 'Where the stack\'s packets for all other networks go: a router in a network of --addr. May be given once for IPv4 and once for IPv6' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l route -d 'Where the stack\'s packets for one network go: to a router in a network of --addr, as in 10.1.0.0/16=10.0.0.9. May be given several times; of several networks that an address is in, the smallest counts' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l mtu -d 'Bytes of the TAP\'s longest packet, 68 to 65521; left out, what the device has (a new one: 1500)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l kernel-addr -d 'Give the kernel\'s side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l shards -d 'Have the stack be of so many shards, 1 to 64, each with a queue of the TAP\'s, a thread and a lock of its own: connections of different ones share nothing. A TAP that is there has to have as many queues (ip tuntap add ... multi_queue)' -r
@@ -147,8 +149,9 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l quick -d 'A qua
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -s h -l help -d 'Print help'
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s U -l unix -d 'A unix socket: a path, or @name. Shared memory carries the bytes where the peer is onecopy\'s, too' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l tap -d 'Speak on a stack of this program\'s own instead of the kernel\'s, over this TAP device. It is made where there is none, which takes CAP_NET_ADMIN, and is gone with the program; its other side is the kernel\'s interface of that name' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l addr -d 'The stack\'s address and its network, such as 10.0.0.2/24' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l gateway -d 'Where the stack\'s packets for other networks go' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l addr -d 'An address of the stack and its network, such as 10.0.0.2/24 or fd00::2/64; may be given several times, of IPv4 and of IPv6' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l gateway -d 'Where the stack\'s packets for all other networks go: a router in a network of --addr. May be given once for IPv4 and once for IPv6' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l route -d 'Where the stack\'s packets for one network go: to a router in a network of --addr, as in 10.1.0.0/16=10.0.0.9. May be given several times; of several networks that an address is in, the smallest counts' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l mtu -d 'Bytes of the TAP\'s longest packet, 68 to 65521; left out, what the device has (a new one: 1500)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l kernel-addr -d 'Give the kernel\'s side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l shards -d 'Have the stack be of so many shards, 1 to 64, each with a queue of the TAP\'s, a thread and a lock of its own: connections of different ones share nothing. A TAP that is there has to have as many queues (ip tuntap add ... multi_queue)' -r
@@ -186,8 +189,9 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l pair -d 'Be both 
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l check -d 'Try what has to be refused and what has to work, a line each, over a cable in this process or with the kernel behind --tap'
 complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l tap -d 'The TAP that the stack is on. It is made where there is none' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l addr -d 'The stack\'s address and its network, such as 10.0.0.2/24' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l gateway -d 'Where the stack\'s packets for other networks go' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l addr -d 'An address of the stack and its network, such as 10.0.0.2/24 or fd00::2/64; may be given several times, of IPv4 and of IPv6' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l gateway -d 'Where the stack\'s packets for all other networks go: a router in a network of --addr. May be given once for IPv4 and once for IPv6' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l route -d 'Where the stack\'s packets for one network go: to a router in a network of --addr, as in 10.1.0.0/16=10.0.0.9. May be given several times; of several networks that an address is in, the smallest counts' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l mtu -d 'Bytes of the TAP\'s longest packet, 68 to 65521; left out, what the device has (a new one: 1500)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l kernel-addr -d 'Give the kernel\'s side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l shards -d 'Have the stack be of so many shards, 1 to 64, each with a queue of the TAP\'s, a thread and a lock of its own: connections of different ones share nothing. A TAP that is there has to have as many queues (ip tuntap add ... multi_queue)' -r

@@ -29,9 +29,9 @@ impl OwnStack {
     /// Looks that the flags belong together.
     pub fn check(&self) -> anyhow::Result<()> {
         match self.tap {
-            Some(_) => self.network.address().map(drop),
+            Some(_) => self.network.check(),
             None if self.network.any() => {
-                let why = "--addr, --gateway, --mtu, --kernel-addr and --shards are a stack's of our own: add --tap NAME";
+                let why = "--addr, --gateway, --route, --mtu, --kernel-addr and --shards are a stack's of our own: add --tap NAME";
                 Err(Usage(why.into()).into())
             }
             None => Ok(()),
@@ -73,12 +73,16 @@ impl OwnStack {
 /// What a stack needs to be in a network.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Network {
-    /// The stack's address and its network, such as 10.0.0.2/24
+    /// An address of the stack and its network, such as 10.0.0.2/24 or fd00::2/64; may be given several times, of IPv4 and of IPv6
     #[arg(long, value_name = "CIDR", value_parser = cidr)]
-    addr: Option<Cidr>,
-    /// Where the stack's packets for other networks go
+    addr: Vec<Cidr>,
+    /// Where the stack's packets for all other networks go: a router in a network of --addr. May be given once for IPv4 and once for IPv6
     #[arg(long, value_name = "IP")]
-    gateway: Option<IpAddr>,
+    gateway: Vec<IpAddr>,
+    /// Where the stack's packets for one network go: to a router in a network of --addr, as in 10.1.0.0/16=10.0.0.9. May be given several
+    /// times; of several networks that an address is in, the smallest counts
+    #[arg(long, value_name = "CIDR=IP", value_parser = Way::parse)]
+    route: Vec<Way>,
     /// Bytes of the TAP's longest packet, 68 to 65521; left out, what the device has (a new one: 1500)
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
@@ -98,30 +102,105 @@ fn cidr(text: &str) -> Result<Cidr, String> {
     parts.ok_or_else(|| format!("{text:?}: write an address with its prefix, as in 10.0.0.2/24"))
 }
 
+/// The way to a network, by a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Way {
+    to: Cidr,
+    router: IpAddr,
+}
+
+impl Way {
+    fn parse(text: &str) -> Result<Way, String> {
+        let Some((network, router)) = text.split_once('=') else {
+            return Err(format!("{text:?}: write a network and its router, as in 10.1.0.0/16=10.0.0.9"));
+        };
+        let to = cidr(network)?;
+        if !to.is_network() {
+            return Err(format!(
+                "{network} is an address in a network: set no bit behind the {} of its prefix",
+                to.prefix()
+            ));
+        }
+        let router =
+            router.parse().map_err(|_| format!("{router:?}: write the router's address, as in 10.0.0.9"))?;
+        Ok(Way { to, router })
+    }
+}
+
 impl Network {
     fn any(&self) -> bool {
-        let shards = self.shards.is_some();
-        self.addr.is_some()
-            || self.gateway.is_some()
-            || self.mtu.is_some()
-            || self.kernel_addr.is_some()
-            || shards
+        let said = self.mtu.is_some() || self.kernel_addr.is_some() || self.shards.is_some();
+        said || !(self.addr.is_empty() && self.gateway.is_empty() && self.route.is_empty())
     }
 
-    /// The stack's address.
-    pub fn address(&self) -> anyhow::Result<Cidr> {
-        let none =
-            || Usage("the stack needs an address of its own: add --addr, as in --addr 10.0.0.2/24".into());
-        self.addr.ok_or_else(|| none().into())
+    /// Looks that there is an address, that each is there once, and that each router can be reached.
+    ///
+    /// # Errors
+    ///
+    /// Which flag does not fit, and why.
+    pub fn check(&self) -> anyhow::Result<()> {
+        self.addresses()?;
+        let twice = |at: &usize| self.addr[..*at].iter().any(|one| one.address() == self.addr[*at].address());
+        if let Some(at) = (1..self.addr.len()).find(twice) {
+            return wrong(format!(
+                "--addr {}: the stack has that address already, name it once",
+                self.addr[at]
+            ));
+        }
+        for (at, gateway) in self.gateway.iter().enumerate() {
+            if let Some(other) = self.gateway[..at].iter().find(|other| other.is_ipv4() == gateway.is_ipv4())
+            {
+                return wrong(format!(
+                    "--gateway {other} and --gateway {gateway}: one router gets what has no way of its own; give the other --route"
+                ));
+            }
+            self.check_router("--gateway", *gateway)?;
+        }
+        for way in &self.route {
+            if way.to.address().is_ipv4() != way.router.is_ipv4() {
+                return wrong(format!(
+                    "--route {}={}: a network of IPv6 needs a router of IPv6, and one of IPv4 one of IPv4",
+                    way.to, way.router
+                ));
+            }
+            self.check_router("--route", way.router)?;
+        }
+        Ok(())
+    }
+
+    /// A router has to be next door. (Each link has IPv6's own network.)
+    fn check_router(&self, flag: &str, router: IpAddr) -> anyhow::Result<()> {
+        let of_link = matches!(router, IpAddr::V6(router) if router.is_unicast_link_local());
+        if of_link || self.addr.iter().any(|own| own.contains(router)) {
+            return Ok(());
+        }
+        let why = "the router is in no network of --addr; give the stack an address in the router's network";
+        wrong(format!("{flag}: {router}: {why}"))
+    }
+
+    /// The stack's addresses, one at least.
+    pub fn addresses(&self) -> anyhow::Result<&[Cidr]> {
+        if self.addr.is_empty() {
+            return wrong(
+                "the stack needs an address of its own: add --addr, as in --addr 10.0.0.2/24".to_owned(),
+            );
+        }
+        Ok(&self.addr)
     }
 
     /// The stack has these addresses and ways.
-    pub fn set(&self, builder: onecopy::Builder) -> anyhow::Result<onecopy::Builder> {
-        let builder = builder.address(&self.address()?.to_string());
-        Ok(match self.gateway {
-            Some(gateway) => builder.gateway(gateway),
-            None => builder,
-        })
+    pub fn set(&self, mut builder: onecopy::Builder) -> anyhow::Result<onecopy::Builder> {
+        self.check()?;
+        for address in &self.addr {
+            builder = builder.address(&address.to_string());
+        }
+        for gateway in &self.gateway {
+            builder = builder.gateway(*gateway);
+        }
+        for way in &self.route {
+            builder = builder.route(&way.to.to_string(), way.router);
+        }
+        Ok(builder)
     }
 
     /// The address of the kernel's side, if it is to get one: what was asked for, or with `always` another one of the stack's network.
@@ -129,11 +208,17 @@ impl Network {
         if self.kernel_addr.is_some() || !always {
             return Ok(self.kernel_addr);
         }
-        let own = self.address()?;
-        neighbour(own).map(Some).ok_or_else(|| {
-            Usage(format!("there is no other address beside {own}: say the kernel's with --kernel-addr"))
-                .into()
-        })
+        let all = self.addresses()?;
+        match all
+            .iter()
+            .find_map(|own| neighbour(*own).filter(|at| all.iter().all(|own| own.address() != at.address())))
+        {
+            None => wrong(format!(
+                "there is no other address of IPv4 beside {}: say the kernel's with --kernel-addr",
+                list(all)
+            )),
+            found => Ok(found),
+        }
     }
 
     /// How many shards the stack has.
@@ -171,6 +256,16 @@ impl Network {
             Some(namespace) => namespace.run(open)?,
         }
     }
+}
+
+fn wrong<T>(why: String) -> anyhow::Result<T> {
+    Err(Usage(why).into())
+}
+
+/// Addresses, as they are told.
+pub fn list(all: &[Cidr]) -> String {
+    let all: Vec<String> = all.iter().map(Cidr::to_string).collect();
+    all.join(", ")
 }
 
 /// Gives the kernel's side its address, and sets it up.
@@ -231,6 +326,22 @@ mod tests {
         ] {
             let found = neighbour(cidr(own).unwrap()).map(|cidr| cidr.to_string());
             assert_eq!(found.as_deref(), other, "{own}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_way() {
+        let way = Way::parse("10.1.0.0/16=10.0.0.9").unwrap();
+        assert_eq!((way.to, way.router), (cidr("10.1.0.0/16").unwrap(), "10.0.0.9".parse().unwrap()));
+        assert!(Way::parse("fd01::/48=fe80::3").is_ok());
+        for (text, why) in [
+            ("", "as in 10.1.0.0/16=10.0.0.9"),
+            ("10.1.0.0/16", "as in 10.1.0.0/16=10.0.0.9"),
+            ("10.1.0.0=10.0.0.9", "as in 10.0.0.2/24"),
+            ("10.1.0.1/16=10.0.0.9", "no bit behind the 16"),
+            ("10.1.0.0/16=router", "the router's address"),
+        ] {
+            assert!(Way::parse(text).is_err_and(|said| said.contains(why)), "{text}");
         }
     }
 

@@ -137,7 +137,7 @@ pub fn of_ours(stack: &Stack, error: onecopy::Error, what: &str) -> anyhow::Erro
         _ if stack.carrier() == Carrier::Kernel => anyhow::Error::new(error).context(what.to_owned()),
         ErrorKind::NetworkUnreachable => {
             anyhow::anyhow!(
-                "{what}: no route leads there; name a router of the stack's network with --gateway"
+                "{what}: no route leads there; name a router of the stack's network with --gateway, or --route"
             )
         }
         ErrorKind::AddrNotAvailable => {

@@ -1,7 +1,8 @@
 //! `--config FILE`: flags from a TOML file. Each key is put behind the command line as the flag of its name, so that one parser
-//! judges both, unless the command line has that flag.
+//! judges both, unless the command line has that flag. What may be given several times is a list there.
 
 use anyhow::{Context, bail};
+use clap::ArgAction;
 use clap::error::{ContextKind, ContextValue};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -60,19 +61,27 @@ impl Given {
                 continue;
             }
             let switch = !flag.get_action().takes_values();
-            let value = match value.get_ref() {
-                DeValue::Boolean(on) if switch => on.to_string(),
-                DeValue::String(text) if !switch => text.to_string(),
-                DeValue::Integer(number) if !switch => number.to_string(),
+            let values = match value.get_ref() {
+                DeValue::Boolean(on) if switch => vec![on.to_string()],
                 _ if switch => bail!("{place}: {name} is true or false"),
-                _ => bail!("{place}: {name} takes a text in quotes, or a number, as --{name} does"),
+                DeValue::Array(list) if matches!(flag.get_action(), ArgAction::Append) => {
+                    list.iter().map(|one| plain(one.get_ref())).collect::<Option<_>>().with_context(|| {
+                        format!("{place}: {name} takes a list of texts in quotes, one for each --{name}")
+                    })?
+                }
+                one => match plain(one) {
+                    Some(text) => vec![text],
+                    None => bail!("{place}: {name} takes a text in quotes, or a number, as --{name} does"),
+                },
             };
-            match switch {
-                true if value == "true" => given.all.push(format!("--{name}").into()),
-                true => {}
-                false => given.all.push(format!("--{name}={value}").into()),
+            for value in &values {
+                match switch {
+                    true if value == "true" => given.all.push(format!("--{name}").into()),
+                    true => {}
+                    false => given.all.push(format!("--{name}={value}").into()),
+                }
             }
-            given.taken.insert(name.to_owned(), (at, value));
+            given.taken.insert(name.to_owned(), (at, values.join(", ")));
         }
         given.file = Some(path);
         Ok(given)
@@ -84,6 +93,15 @@ impl Given {
         let name = arg.strip_prefix("--")?.split([' ', '=']).next()?;
         let (line, _) = self.taken.get(name)?;
         Some(format!("{} line {line}", self.file.as_deref()?.display()))
+    }
+}
+
+/// A value as it stands on a command line.
+fn plain(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Integer(number) => Some(number.to_string()),
+        _ => None,
     }
 }
 

@@ -5,7 +5,7 @@ mod counters;
 mod services;
 
 use crate::failure::Usage;
-use crate::own_stack::{Network, describe};
+use crate::own_stack::{Network, describe, list};
 use crate::{process, terminal};
 use anyhow::Context;
 use capture::Capture;
@@ -32,6 +32,8 @@ Examples:
   onecopy stack --netns --addr 10.0.0.2/24 -- ping -c 3 10.0.0.2
   onecopy stack --netns --addr 10.0.0.2/24 --echo 7 --trace -- nc -N 10.0.0.2 7
   onecopy stack --tap onecopy0 --addr 10.0.0.2/24 --kernel-addr 10.0.0.1/24 --echo 7
+  onecopy stack --tap onecopy0 --addr 10.0.0.2/24 --addr fd00::2/64 \
+      --gateway 10.0.0.1 --route 10.1.0.0/16=10.0.0.9 --echo 7
 
 It takes root, or a user namespace, which has a network of its own:
   unshare --user --map-root-user --net onecopy stack --addr 10.0.0.2/24 \\
@@ -116,7 +118,8 @@ impl Up {
 
 /// Runs `onecopy stack`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let own = args.network.address()?;
+    args.network.check()?;
+    let own = args.network.addresses()?;
     let kernel = args.network.kernel_address(args.netns)?;
     let namespace = match args.netns {
         true => Some(Namespace::new().map_err(|errno| {
@@ -147,7 +150,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ("source", Service::Source, &args.source),
     ] {
         for port in ports {
-            offered.push((word, services.offer(&stack, service, *port)?));
+            offered.extend(services.offer(&stack, service, *port)?.into_iter().map(|at| (word, at)));
         }
     }
     let up = Rc::new(Up { stack, services, capture });
@@ -165,12 +168,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             terminal::print(&line(&json!({
                 "event": "up",
                 "tap": name,
-                "address": own.to_string(),
+                "addresses": own.iter().map(Cidr::to_string).collect::<Vec<_>>(),
                 "kernel": kernel.map(|kernel| kernel.to_string()),
                 "namespace": place,
                 "services": offered,
             })))?;
         }
+        let own = list(own);
         tell!("onecopy stack: {own} on {about}{}", around(kernel, place.as_deref(), &offered));
         let program = Program::start(&args.command, namespace.as_ref())?;
         let pid = program.as_ref().map(Program::pid);

@@ -75,10 +75,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Services {
-    /// Offers one at `port` of the stack's address.
-    pub fn offer(&self, stack: &Stack, service: Service, port: u16) -> anyhow::Result<SocketAddr> {
-        let own = stack.addresses().first().map(|own| own.address()).context("the stack has no address")?;
-        let at = SocketAddr::new(own, port);
+    /// Offers one at `port` of each of the stack's addresses.
+    pub fn offer(&self, stack: &Stack, service: Service, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
+        let all = stack.addresses();
+        all.iter().map(|own| self.offer_at(stack, service, SocketAddr::new(own.address(), port))).collect()
+    }
+
+    fn offer_at(&self, stack: &Stack, service: Service, at: SocketAddr) -> anyhow::Result<SocketAddr> {
         let listener = Listener::bind(stack, at).with_context(|| format!("cannot listen on {at}"))?;
         let at = listener.local_addr()?;
         lock(&self.listeners).push(listener.try_clone()?);

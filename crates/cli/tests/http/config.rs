@@ -30,6 +30,13 @@ fn what_is_no_flag_is_told_with_its_line() {
         ("serve", "config = \"x\"", "is no flag"),
         ("serve", "root = \"/\"\nlisten = \"unix:@x\"\nstats = 1", "line 3: stats is true or false"),
         ("serve", "root = \"/\"\nlisten = [1]", "line 2: listen takes a text in quotes"),
+        ("serve", "addr = [\"10.0.0.2/24\", true]", "line 1: addr takes a list of texts in quotes"),
+        ("serve", "root = \"/\"\nlisten = \"unix:@x\"\naddr = [\"10.0.0.2/24\", \"x\"]", "c.toml line 3:"),
+        (
+            "serve",
+            "root = \"/\"\nlisten = \"unix:@x\"\naddr = [\"10.0.0.2/24\", \"fd00::2/64\"]",
+            "add --tap NAME",
+        ),
         ("serve", "root = \"/\"\nroot = \"/\"", "line 2: duplicate key"),
         ("serve", "root = \"/", "line 1: "),
         ("serve", "root = \"/\"\nlisten = \"unix:@x\"\n\ncache = \"much\"", "c.toml line 4:"),

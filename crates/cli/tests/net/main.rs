@@ -13,4 +13,5 @@ mod loss;
 mod nginx;
 mod plain;
 mod stack;
+mod ways;
 mod world;

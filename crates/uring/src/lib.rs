@@ -12,7 +12,7 @@
 //! | `message` | where a send's bytes lie, in the shape of sendmsg(2) |
 //! | `buffers` | pages that wait for what is received (io_uring_register_buf_ring(3)) |
 //! | `unmapped` | [`Unmapped`]: packets into memory that nothing maps |
-//! | [`zcrx`] | whether a device's queue receives into memory of ours |
+//! | [`zcrx`] | a device's queue that receives into memory of ours |
 //! | `event` | [`Event`]: what has happened |
 //! | `refused` | [`Refused`]: why there is no ring, and what to do |
 //! | `storage` | [`storage::Storage`]: files to memory and back, on a ring of their own |

@@ -7,7 +7,7 @@ use crate::buffers::Buffers;
 use crate::event::{End, Event, Usage};
 use crate::message::{MAX_PARTS, Message};
 use crate::refused::{Refused, errno};
-use crate::table::{Key, Request, Sending, Table, Work};
+use crate::table::{Key, NOBODY, Request, Sending, Table, WAKE, Work};
 use io_uring::squeue::Entry;
 use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, cqueue, opcode};
@@ -25,10 +25,6 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Of completions that nobody waits for.
-const NOBODY: u64 = u64::MAX;
-/// Of the descriptor that wakes the ring.
-const WAKE: u64 = u64::MAX - 1;
 /// The group of pages for what is received.
 const GROUP: u16 = 0;
 
@@ -425,6 +421,8 @@ impl Ring {
                 self.table.remove(key);
                 self.events.push_back(Event::Connected { token, result: outcome.map(drop) });
             }
+            // Of other rings (`zcrx`).
+            Work::Place { .. } => drop(self.table.remove(key)),
         }
     }
 

@@ -7,9 +7,22 @@ use rustix::net::SocketAddrAny;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+/// Of completions that nobody waits for.
+pub(crate) const NOBODY: u64 = u64::MAX;
+/// Of the descriptor that wakes a ring.
+pub(crate) const WAKE: u64 = u64::MAX - 1;
+
 /// A request, as long as it is under way; none gets the key of one that is over until 2^31 others have had its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(pub(crate) u64);
+
+impl Key {
+    /// As its completions have it, for who plays the kernel.
+    #[doc(hidden)]
+    pub fn user_data(self) -> u64 {
+        self.0
+    }
+}
 
 /// A request, and what the kernel uses for it.
 pub(crate) struct Request {
@@ -29,6 +42,11 @@ pub(crate) enum Work {
     Accept,
     /// The address is only held.
     Connect(#[expect(dead_code, reason = "the kernel reads it")] Box<SocketAddrAny>),
+    /// To memory that a device receives into: how many bytes more, if there is a limit, and whether the kernel has said what cannot be.
+    Place {
+        left: Option<u32>,
+        wrong: bool,
+    },
 }
 
 /// A send.
@@ -87,7 +105,7 @@ impl Table {
         self.get(key)?;
         let index = key.0 as u32;
         let place = &mut self.places[index as usize];
-        // The top bit stays clear: keys with it are nobody's (`ring::NOBODY`).
+        // The top bit stays clear: keys with it are nobody's ([`NOBODY`]).
         place.generation = (place.generation + 1) & (u32::MAX >> 1);
         self.free.push(index);
         place.request.take()

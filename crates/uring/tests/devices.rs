@@ -1,12 +1,14 @@
 //! What receives into memory of a device's, or by one, say on devices that cannot: this machine's kernel is asked, in a namespace of its
 //! own.
 
+use onecopy_sys::eventfd::EventFd;
 use onecopy_sys::netdev::{Netdev, Queue};
 use onecopy_sys::netns::Namespace;
-use onecopy_uring::zcrx::Zcrx;
+use onecopy_uring::zcrx::{Memory, NotMade, Zcrx};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::sync::Arc;
 
 /// Runs `act` with the indexes of the loopback and of a veth; not, with what is lacking on stdout, where the machine has not what it takes.
 fn with_devices(act: impl FnOnce([u32; 2]) + Send) {
@@ -58,23 +60,35 @@ fn device_memory_is_refused_by_devices_without() {
 #[test]
 fn receives_by_a_device_are_refused_by_those_that_cannot() {
     with_devices(|devices| {
-        let register = |device, queue| Zcrx::register(device, queue, 16).map(|zcrx| zcrx.id()).unwrap_err();
-        let first = register(devices[0], 0);
-        if [Errno::INVAL, Errno::PERM, Errno::NOSYS].contains(&first) {
-            return println!("lacking: zero copy Rx in this kernel ({first})");
+        let memory = onecopy_sys::memfd::create("zcrx", 64 << 10).unwrap();
+        let wake = || Arc::new(EventFd::new().unwrap());
+        let register =
+            |device, memory| Zcrx::register(device, 0, memory, 64 << 10, wake()).map(drop).unwrap_err();
+        let first = register(devices[0], Memory::File(memory.as_fd()));
+        if [Errno::INVAL, Errno::PERM, Errno::NOSYS].iter().any(|errno| first == NotMade::Refused(*errno))
+            || matches!(first, NotMade::Ring(_))
+        {
+            return println!("lacking: zero copy Rx in this kernel ({first:?})");
         }
-        for device in devices {
-            assert_eq!(register(device, 0), Errno::OPNOTSUPP);
-        }
-        assert_eq!(register(i32::MAX as u32, 0), Errno::NODEV);
+        let none = NotMade::Refused(Errno::OPNOTSUPP);
+        assert_eq!(devices.map(|device| register(device, Memory::File(memory.as_fd()))), [none; 2]);
+        assert_eq!(devices.map(|device| Zcrx::might(device).unwrap_err()), [none; 2]);
+        let no_device = NotMade::Refused(Errno::NODEV);
+        assert_eq!(register(i32::MAX as u32, Memory::File(memory.as_fd())), no_device);
+        assert_eq!(Zcrx::might(i32::MAX as u32), Err(no_device));
+        let mapped = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let inode = rustix::fs::fstat(&memory).unwrap().st_ino.to_string();
+        assert!(
+            mapped.lines().all(|line| line.split_whitespace().nth(4) != Some(&inode)),
+            "no address of it is left"
+        );
         // The same of a dma-buf's memory. (There is none without a device that has some; the device is asked first.)
         let file = std::fs::File::open("/dev/null").unwrap();
-        let register =
-            |device| Zcrx::register_dma_buf(device, 0, &file, 16).map(|zcrx| zcrx.id()).unwrap_err();
-        if register(devices[0]) == Errno::INVAL {
+        let register = |device| register(device, Memory::DmaBuf(file.as_fd()));
+        if register(devices[0]) == NotMade::Refused(Errno::INVAL) {
             return println!("lacking: a kernel that takes a dma-buf for zero copy Rx (Linux 6.16)");
         }
-        assert_eq!(devices.map(register), [Errno::OPNOTSUPP; 2]);
-        assert_eq!(register(i32::MAX as u32), Errno::NODEV);
+        assert_eq!(devices.map(register), [none; 2]);
+        assert_eq!(register(i32::MAX as u32), no_device);
     });
 }

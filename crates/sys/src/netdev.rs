@@ -23,13 +23,17 @@ const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 /// linux/netdev.h.
+const NETDEV_CMD_QUEUE_GET: u8 = 10;
 const NETDEV_CMD_BIND_RX: u8 = 13;
 const NETDEV_A_DMABUF_IFINDEX: u16 = 1;
 const NETDEV_A_DMABUF_QUEUES: u16 = 2;
 const NETDEV_A_DMABUF_FD: u16 = 3;
 const NETDEV_A_DMABUF_ID: u16 = 4;
 const NETDEV_A_QUEUE_ID: u16 = 1;
+const NETDEV_A_QUEUE_IFINDEX: u16 = 2;
 const NETDEV_A_QUEUE_TYPE: u16 = 3;
+const NETDEV_A_QUEUE_DMABUF: u16 = 5;
+const NETDEV_A_QUEUE_IO_URING: u16 = 6;
 /// Lengths of nlmsghdr and genlmsghdr.
 const HEADER: usize = 16;
 const GENERIC: usize = 4;
@@ -73,6 +77,15 @@ pub enum Queue {
     Tx(u32),
 }
 
+/// Who gives a queue that receives its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RxQueue {
+    /// A dma-buf is bound to it ([`Netdev::bind_rx`]).
+    pub dmabuf: bool,
+    /// A ring is (IORING_REGISTER_ZCRX_IFQ).
+    pub io_uring: bool,
+}
+
 /// Where to ask. What is bound by it is bound as long as it lives.
 #[derive(Debug)]
 pub struct Netdev {
@@ -110,6 +123,21 @@ impl Netdev {
     pub fn bind_rx(&self, index: u32, fd: BorrowedFd<'_>, queues: &[Queue]) -> Result<u32, Refusal> {
         let answer = self.ask(bind_rx(self.family, index, fd.as_raw_fd(), queues))?;
         Ok(attribute(&answer, NETDEV_A_DMABUF_ID).and_then(word).ok_or(Errno::PROTO)?)
+    }
+
+    /// Who gives that queue of the device with that index its memory (NETDEV_CMD_QUEUE_GET, Linux 6.8; a ring is told of since 6.15).
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says: ENODEV for no device, EINVAL or ERANGE for a queue that there is not; EPROTO or ENOENT while the device is down.
+    pub fn rx_queue(&self, index: u32, queue: u32) -> Result<RxQueue, Refusal> {
+        let answer = self.ask(queue_get(self.family, index, queue))?;
+        let id = attribute(&answer, NETDEV_A_QUEUE_ID).and_then(word);
+        if id != Some(queue) {
+            return Err(Errno::PROTO.into());
+        }
+        let has = |kind| attribute(&answer, kind).is_some();
+        Ok(RxQueue { dmabuf: has(NETDEV_A_QUEUE_DMABUF), io_uring: has(NETDEV_A_QUEUE_IO_URING) })
     }
 
     /// Sends `message`, and returns the attributes of the answer.
@@ -151,6 +179,14 @@ fn bind_rx(family: u16, index: u32, fd: i32, queues: &[Queue]) -> Vec<u8> {
         put(&mut nested, NETDEV_A_QUEUE_TYPE, &kind.to_ne_bytes());
         put(&mut message, NETDEV_A_DMABUF_QUEUES | NESTED, &nested);
     }
+    message
+}
+
+fn queue_get(family: u16, index: u32, queue: u32) -> Vec<u8> {
+    let mut message = request(family, NETDEV_CMD_QUEUE_GET);
+    put(&mut message, NETDEV_A_QUEUE_ID, &queue.to_ne_bytes());
+    put(&mut message, NETDEV_A_QUEUE_IFINDEX, &index.to_ne_bytes());
+    put(&mut message, NETDEV_A_QUEUE_TYPE, &0_u32.to_ne_bytes());
     message
 }
 
@@ -226,8 +262,33 @@ mod tests {
             20, 0, 2, 0x80, 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0, // another one
         ];
         assert_eq!(message, expected);
+        let expected = [
+            0, 0, 0, 0, 0x1c, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, // nlmsghdr
+            10, 1, 0, 0, // genlmsghdr: NETDEV_CMD_QUEUE_GET
+            8, 0, 1, 0, 3, 0, 0, 0, // id
+            8, 0, 2, 0, 5, 0, 0, 0, // ifindex
+            8, 0, 3, 0, 0, 0, 0, 0, // type: rx
+        ];
+        assert_eq!(queue_get(0x1c, 5, 3), expected);
         let answer = [8, 0, 4, 0, 7, 0, 0, 0];
         assert_eq!(attribute(&answer, NETDEV_A_DMABUF_ID).and_then(word), Some(7));
+    }
+
+    #[test]
+    fn a_queue_is_told_of_where_it_is_one() {
+        let netdev = match Netdev::open() {
+            Ok(netdev) => netdev,
+            Err(refusal) => return println!("lacking: the netdev family of generic netlink ({refusal})"),
+        };
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        let lo = rustix::net::netdevice::name_to_index(&socket, "lo").unwrap();
+        match netdev.rx_queue(lo, 0) {
+            Ok(queue) => assert_eq!(queue, RxQueue::default()),
+            // An unknown command, before Linux 6.8; or the loopback is down.
+            Err(refusal) => return println!("lacking: a queue that netlink tells of ({refusal})"),
+        }
+        assert!([Errno::INVAL, Errno::RANGE].contains(&netdev.rx_queue(lo, 9).unwrap_err().errno));
+        assert_eq!(netdev.rx_queue(i32::MAX as u32, 0).unwrap_err().errno, Errno::NODEV);
     }
 
     #[test]

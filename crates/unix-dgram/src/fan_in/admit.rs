@@ -13,6 +13,7 @@
 
 use crate::fan_in::lane::over_line;
 use crate::fan_in::receiver::{CALLERS, FanIn, FanInReceiver, LANES, Member, is_sender, name_for_many};
+use crate::fan_in::turns::Turns;
 use crate::pairing::line::{other_end, seqpacket};
 use crate::socket::Socket;
 use crate::wire::control_message::{Answer, CONTROL_LEN, ControlMessage};
@@ -72,8 +73,7 @@ impl Socket {
             token: false,
             callers: Vec::new(),
             lanes: Vec::new(),
-            cursor: 0,
-            latest: 0,
+            turns: Turns::default(),
             all_live: false,
             since_kernel: 0,
             left: 0,

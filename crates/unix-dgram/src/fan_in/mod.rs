@@ -6,3 +6,4 @@ pub mod readiness;
 pub mod receiver;
 pub mod schedule;
 pub mod sender;
+mod turns;

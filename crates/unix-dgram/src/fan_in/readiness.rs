@@ -3,8 +3,8 @@
 //!
 //! **Turns.** The receiver takes a datagram from the next lane that has one. After [`TURN`] of them it is the
 //! kernel's turn, which costs a system call. It is also the kernel's turn whenever no lane has anything. So a
-//! lane with a datagram waits for at most one datagram of each other lane, and for one of the busiest for every eight that have nothing, which
-//! are not looked at each time. A datagram in the kernel's queue waits for at most [`TURN`] of the lanes', besides those before it in the queue.
+//! lane with a datagram waits for at most one datagram of each other lane that has any, once it was looked at; of those that had nothing only eight are looked at
+//! for each datagram. A datagram in the kernel's queue waits for at most [`TURN`] of the lanes', besides those before it in the queue.
 //!
 //! **Readiness.** poll(2) watches the kernel's queue, and receivers sleep on it. The receiver arms a lane
 //! that it found empty, and that lane's sender rings with the next datagram. If a lane that is not armed has
@@ -109,9 +109,9 @@ impl Socket {
                 Ok(received) if !received.is_end() => {
                     let name = member.name.clone();
                     if flags.contains(RecvFlags::PEEK) {
-                        fan_in.cursor = at;
+                        fan_in.turns.again(at);
                     } else {
-                        fan_in.received_from(at);
+                        fan_in.had_its_turn(at);
                         fan_in.since_kernel += 1;
                         self.counters().received.add(received.len);
                     }
@@ -122,7 +122,7 @@ impl Socket {
                     return Ok(Some((received, name)));
                 }
                 Ok(_) => fan_in.close(at),
-                Err(error) if error.would_block() => fan_in.cursor = (at + 1) % fan_in.lanes.len(),
+                Err(error) if error.would_block() => fan_in.had_its_turn(at),
                 Err(error) if error.raw_os_error() == Errno::CONNRESET.raw_os_error() => {}
                 Err(error) if error.raw_os_error() == Errno::PROTO.raw_os_error() => {
                     self.counters().protocol_errors.add(1);
@@ -131,7 +131,7 @@ impl Socket {
                 Err(error) if error.raw_os_error() == Errno::MFILE.raw_os_error() && member.forgo() => {}
                 Err(error) => {
                     // The sender is not at fault, so it does not lose its other datagrams.
-                    fan_in.cursor = (at + 1) % fan_in.lanes.len();
+                    fan_in.had_its_turn(at);
                     self.mirror_fan_in(fan_in);
                     return Err(error);
                 }
@@ -149,7 +149,7 @@ impl Socket {
         }
         fan_in.let_switched();
         // Whatever a sender that is gone had still to say would have been in the queue.
-        fan_in.lanes.retain(|member| member.live || !member.dead);
+        fan_in.keep(|member| member.live || !member.dead);
         for member in &mut fan_in.lanes {
             member.named |= member.dead;
         }

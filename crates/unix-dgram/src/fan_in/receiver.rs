@@ -1,5 +1,6 @@
 //! A fan-in receiver: its lanes, and the callers that have come to ask for one.
 
+use crate::fan_in::turns::Turns;
 use crate::pairing::line::hear;
 use crate::wire::hello::Hello;
 use onecopy_sync::atomic::AtomicU32;
@@ -22,6 +23,9 @@ use std::sync::Arc;
 
 /// The most senders that have a lane at one receiver.
 pub const LANES: usize = 64;
+
+/// [`Turns`] has a bit for each.
+const _: () = assert!(LANES <= u64::BITS as usize);
 
 /// The most lines in a rendezvous listener's backlog, and the most that were accepted and have not asked to
 /// join yet.
@@ -128,12 +132,9 @@ pub struct FanIn {
     pub(super) token: bool,
     pub(super) callers: Vec<Caller>,
     pub(super) lanes: Vec<Member>,
-    /// The lane whose turn it is.
-    pub(super) cursor: usize,
+    pub(super) turns: Turns,
     /// Every lane was seen live, and none came since: most receives need not look who has switched.
     pub(super) all_live: bool,
-    /// The lane that had something last.
-    pub(super) latest: usize,
     /// Datagrams from lanes since the last look into the kernel's queue.
     pub(super) since_kernel: u32,
     /// Receives until the next look at which senders have died.

@@ -7,9 +7,6 @@ use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
 use onecopy_unix::connection::rx::Rx;
 use onecopy_unix::members::patience::BRIEFLY;
 
-/// Lanes that are looked at before the one that had something last.
-const FEW: usize = 8;
-
 /// What is known of a lane.
 pub enum Look {
     Something,
@@ -80,47 +77,68 @@ impl Member {
 }
 
 impl FanIn {
-    /// Returns the lane whose turn it is, of those that have something: one of the next few, or else the one that had something last, or else any. A look
-    /// at each of many that have nothing would cost more than the datagram.
+    /// Returns the lane whose turn it is, of those that have something.
     pub(super) fn next(&mut self, end: &Socket) -> Option<usize> {
-        let (mut i, mut asked) = (0, false);
-        while i < self.lanes.len() {
-            let latest = i >= FEW && !asked;
-            asked |= latest;
-            let at = if latest { self.latest } else { self.cursor + i } % self.lanes.len();
-            match self.lanes[at].look() {
-                Look::Something => return Some(at),
-                Look::Nothing => i += usize::from(!latest),
-                Look::Over => self.close(at),
-                Look::Lied => {
-                    end.counters().protocol_errors.add(1);
-                    self.close(at);
-                }
+        for at in self.turns.few(self.lanes.len()) {
+            // One that is over is found as one that has something, and closed.
+            self.turns.saw(at, !matches!(self.lanes[at].look(), Look::Nothing));
+        }
+        while let Some(at) = self.turns.known(self.lanes.len()) {
+            if self.look_at(at, end) {
+                return Some(at);
             }
+        }
+        // Any of the rest.
+        let mut i = 0;
+        while i < self.lanes.len() {
+            let (at, lanes) = (self.turns.nth(i, self.lanes.len()), self.lanes.len());
+            if self.look_at(at, end) {
+                return Some(at);
+            }
+            i += usize::from(self.lanes.len() == lanes);
         }
         None
     }
 
-    /// A datagram was received from that lane: others have their turn.
-    pub(super) fn received_from(&mut self, at: usize) {
-        let lanes = self.lanes.len();
-        // Where it was found behind the few that have nothing, the few behind these are next.
-        let behind = (at + lanes - self.cursor) % lanes >= FEW && at == self.latest;
-        self.cursor = if behind { self.cursor + FEW } else { at + 1 } % lanes;
-        self.latest = at;
+    /// Looks whether a lane has something. One that is over, or whose sender has misbehaved, is closed.
+    fn look_at(&mut self, at: usize, end: &Socket) -> bool {
+        let look = self.lanes[at].look();
+        self.turns.saw(at, matches!(look, Look::Something));
+        match look {
+            Look::Something => return true,
+            Look::Nothing => {}
+            Look::Over => self.close(at),
+            Look::Lied => {
+                end.counters().protocol_errors.add(1);
+                self.close(at);
+            }
+        }
+        false
+    }
+
+    /// A lane has had its turn.
+    pub(super) fn had_its_turn(&mut self, at: usize) {
+        self.turns.had(at, self.lanes.len());
     }
 
     /// Closes a lane. If its sender is honest, it is empty.
     pub(super) fn close(&mut self, at: usize) {
         self.lanes.remove(at);
-        self.cursor -= usize::from(self.cursor > at);
-        self.latest -= usize::from(self.latest > at);
+        self.turns.closed(at);
+    }
+
+    /// Closes all lanes but those that are to be kept.
+    pub(super) fn keep(&mut self, keeps: impl Fn(&Member) -> bool) {
+        for at in (0..self.lanes.len()).rev() {
+            if !keeps(&self.lanes[at]) {
+                self.close(at);
+            }
+        }
     }
 
     /// Closes the lanes of senders that are gone, once they are empty.
     pub fn remove_dead(&mut self) {
-        self.lanes.retain(|member| !matches!(member.look(), Look::Over));
-        (self.cursor, self.latest) = (0, 0);
+        self.keep(|member| !matches!(member.look(), Look::Over));
     }
 
     /// Makes all senders ring with their next datagrams, since all lanes seem to be empty. Returns whether

@@ -14,6 +14,7 @@ use onecopy_unix::{Carrier, RecvFlags, SendFlags, SocketAddr};
 use rustix::fd::AsFd;
 use rustix::fd::OwnedFd;
 use std::cell::Cell;
+use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -230,38 +231,74 @@ fn what_is_there_is_what_comes() {
     }
 }
 
-/// Whoever floods keeps nobody waiting for long, though most lanes have nothing and not all are looked at each time; and two who do have their turns
-/// alike.
+/// Whoever floods keeps nobody waiting for long, though not all lanes are looked at each time; also where the program looks at each datagram before it takes it.
 #[test]
 fn one_of_many_lanes_is_not_kept_waiting_by_a_flood() {
     onecopy_testing::alone!();
     const MANY: usize = 30;
     let (b, name) = receiver("turns");
     let senders: Vec<Datagram> = (0..MANY).map(|_| laned(&b, &name)).collect();
-    let receive = || {
-        let mut buffer = [0; 9];
-        assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 1);
-        usize::from(buffer[0])
-    };
     let send = |who: usize| assert_eq!(senders[who].send_with_flags(&[who as u8], NOW).unwrap(), 1);
-    (0..200).for_each(|_| send(3));
-    // One of the flood for every eight lanes that have nothing.
-    let most = MANY.div_ceil(8);
-    for polite in (0..MANY).filter(|who| *who != 3) {
-        send(polite);
-        let waits = (0..).take_while(|_| receive() == 3).count();
-        assert!(waits <= most, "{polite} waited for {waits}");
+    for peeks in [false, true] {
+        let receive = || {
+            let mut buffer = [0; 9];
+            if peeks {
+                assert_eq!(b.recv_with_flags(&mut buffer, LOOK | RecvFlags::PEEK).unwrap(), 1);
+            }
+            let peeked = buffer[0];
+            assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 1);
+            assert!(!peeks || peeked == buffer[0], "what was looked at is what comes");
+            usize::from(buffer[0])
+        };
+        (0..200).for_each(|_| send(3));
+        for polite in (0..MANY).filter(|who| *who != 3) {
+            send(polite);
+            let waits = (0..).take_while(|_| receive() == 3).count();
+            // One of the flood for every eight lanes that are looked at, and one more.
+            assert!(waits <= MANY.div_ceil(8) + 1, "{polite} waited for {waits}");
+        }
+        while b.readable_bytes().unwrap() > 0 {
+            assert_eq!(receive(), 3);
+        }
+        // Neighbours have their turns alike.
+        (0..200).for_each(|_| [16, 17].into_iter().for_each(send));
+        let of_one = (0..100).filter(|_| receive() == 16).count();
+        assert!((45..=55).contains(&of_one), "{of_one} of 100");
+        assert_eq!(of_one + (0..300).filter(|_| receive() == 16).count(), 200);
+        assert_eq!(b.readable_bytes().unwrap(), 0);
     }
-    while b.readable_bytes().unwrap() > 0 {
-        assert_eq!(receive(), 3);
+}
+
+/// Senders that join and leave again without a switch to their lanes take the turns of nobody else.
+#[test]
+fn lanes_that_go_leave_the_turns_right() {
+    onecopy_testing::alone!();
+    let (b, name) = receiver("leavers");
+    let mut buffer = [0; 9];
+    for _ in 0..3 {
+        let brief: Vec<Datagram> = (0..18)
+            .map(|i| {
+                let sender = connected(&name);
+                assert_eq!(sender.send_with_flags(&[i], NOW).unwrap(), 1);
+                assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 1);
+                sender
+            })
+            .collect();
+        let steady = [laned(&b, &name), laned(&b, &name)];
+        for sender in &steady {
+            sender.send_with_flags(b"x", NOW).unwrap();
+            assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 1);
+        }
+        drop(brief);
+        // Until it was looked who has died.
+        for _ in 0..200 {
+            for sender in &steady {
+                sender.send_with_flags(b"x", NOW).unwrap();
+                assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 1);
+            }
+            assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap_err().kind(), ErrorKind::WouldBlock);
+        }
     }
-    // (Both have lanes that are far apart.)
-    (0..200).for_each(|_| [2, 17].into_iter().for_each(send));
-    let of_one = (0..100).filter(|_| receive() == 2).count();
-    assert!((35..=65).contains(&of_one), "{of_one} of 100");
-    let rest = (0..300).filter(|_| receive() == 2).count();
-    assert_eq!(of_one + rest, 200);
-    assert_eq!(b.readable_bytes().unwrap(), 0);
 }
 
 /// Rings before each look into the queue, so many times.

@@ -4,7 +4,6 @@
 //! it asks the kernel whether a byte is left that nothing explains: such a byte means that the peer
 //! misbehaves. At last it sleeps on the control socket ([`Waiting::sleep`]).
 
-use crate::connection::gather::Gather;
 use crate::connection::rx::RxRing;
 use crate::control;
 use crate::control::Peek;
@@ -147,7 +146,7 @@ impl RxRing {
         }
         // Whoever asked to spin wants each message at once.
         if core.settings().wait() == Wait::Adaptive && self.gather.begins(core.counters().sent.get()) {
-            Gather::pass();
+            self.gather.pass(|than| consumer.available(than + 1))?;
         }
         let (mut looks, mut came) = (0, 0);
         let spun = spin::until(budget, || {
@@ -179,6 +178,7 @@ impl RxRing {
             }
             Err(start) => {
                 self.spin.in_vain();
+                self.gather.in_vain();
                 waiting.start.get_or_insert(start);
                 // A socket that is set to spin looks at the control socket now and then, and goes on.
                 Ok(false)

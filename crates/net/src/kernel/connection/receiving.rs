@@ -1,6 +1,7 @@
 //! What a connection receives: to where, and what the ring is asked for.
 
-use super::{Connection, Goes, Inner, Phase, RECEIVE_ROOM};
+use super::Connection;
+use super::state::{Goes, Inner, Phase, RECEIVE_ROOM};
 use crate::kernel::address::addresses;
 use crate::kernel::devices::Place;
 use onecopy_uring::Ring;

@@ -1,6 +1,7 @@
 //! What a connection sends: the ring does, or where the bytes lie in a device's memory, its thread writes them.
 
-use super::{Connection, Inner, Phase};
+use super::Connection;
+use super::state::{Inner, Phase};
 use crate::kernel::config::ZeroCopy;
 use crate::kernel::source::{Source, one_write};
 use onecopy_chain::Chain;

@@ -27,7 +27,8 @@ pub struct Config {
     /// When bytes are sent from where they lie.
     pub zero_copy: ZeroCopy,
     /// Pages of 4 KiB that what is sent may take, all sockets of a shard together. They are registered with the ring if the memory that may be locked is
-    /// enough (RLIMIT_MEMLOCK, often 8 MiB): then the kernel need not look each of them up.
+    /// enough (RLIMIT_MEMLOCK, often 8 MiB): then the kernel need not look each of them up. Whose send finds none waits until some are home, as where
+    /// there is no room: EAGAIN, and not writable to poll(2).
     pub send_pages: u32,
     /// Pages of 32 KiB that what was received may take, all sockets of a shard together. Whoever holds many views keeps others from receiving.
     pub receive_pages: u32,

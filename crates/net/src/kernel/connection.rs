@@ -31,7 +31,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a send waits for pages that others have, at a time: they come home without a word.
+/// How long a call waits for pages that others have, at a time: they come home without a word.
 pub(super) const NO_PAGE: Duration = Duration::from_millis(5);
 
 pub(super) struct Connection {

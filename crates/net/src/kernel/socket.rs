@@ -2,7 +2,7 @@
 
 use super::address::{addresses, family};
 use super::config::ZeroCopy;
-use super::connection::{Connection, Goes, Inner, NO_PAGE, Phase};
+use super::connection::{Connection, Goes, Inner, Phase};
 use super::engine::Kernel;
 use super::info::info;
 use super::options;
@@ -125,18 +125,14 @@ impl Stream {
         let connection = &*self.connection;
         loop {
             let mut state = connection.lock();
-            let most = match attempt(&mut state) {
-                Attempt::Done(result) => {
-                    connection.show(&state);
-                    drop(state);
-                    return result.map_err(|errno| explained(op, errno));
-                }
-                Attempt::Wait => None,
-                Attempt::WaitAtMost(most) => Some(most),
-            };
+            if let Attempt::Done(result) = attempt(&mut state) {
+                connection.show(&state);
+                drop(state);
+                return result.map_err(|errno| explained(op, errno));
+            }
             here(connection.shared(), op)?;
             connection.show(&state);
-            patience.wait(state, connection.waiters(), most).map_err(|errno| Error::new(op, errno))?;
+            patience.wait(state, connection.waiters(), None).map_err(|errno| Error::new(op, errno))?;
         }
     }
 
@@ -161,8 +157,9 @@ impl Stream {
     ) -> Result<usize> {
         let connection = &*self.connection;
         let patience = Patience::of(&connection.common, Way::Write, flags.contains(SendFlags::DONTWAIT));
-        let (wanted, mut done) = (len(), 0);
+        let (wanted, mut done, mut waits) = (len(), 0, false);
         let sent = loop {
+            let mut short = false;
             let sent = self.call(Op::Send, &patience, |state| {
                 if (before || done > 0) && state.has_failed() {
                     return Attempt::Done(Ok(0));
@@ -170,23 +167,31 @@ impl Stream {
                 if let Some(errno) = state.send_error() {
                     return Attempt::Done(Err(errno));
                 }
-                if state.room() == 0 {
+                if state.room() == 0 || (waits && state.short) {
                     return Attempt::Wait;
                 }
                 match put(state) {
                     // Others have the pages, and give them back; or nobody does.
-                    Err(Errno::NOBUFS)
-                        if connection.submitter().pool.monitor().in_flight() > 0 && !patience.none =>
-                    {
-                        Attempt::WaitAtMost(NO_PAGE)
+                    Err(Errno::NOBUFS) if connection.submitter().pool.monitor().in_flight() > 0 => {
+                        (state.short, short) = (true, true);
+                        Attempt::Done(Err(Errno::AGAIN))
                     }
                     Err(errno) => Attempt::Done(Err(errno)),
                     Ok(n) => {
+                        state.short = false;
                         state.more = flags.contains(SendFlags::MORE) && done + n == wanted;
                         Attempt::Done(Ok(n))
                     }
                 }
             });
+            if short {
+                // The ring's thread says when there are pages again.
+                connection.poke();
+                if !patience.none {
+                    waits = true;
+                    continue;
+                }
+            }
             match sent {
                 // An error, which stays for the next call.
                 Ok(0) => break Ok(done),
@@ -211,7 +216,6 @@ impl Stream {
 pub(super) enum Attempt<R> {
     Done(std::result::Result<R, Errno>),
     Wait,
-    WaitAtMost(Duration),
 }
 
 impl Endpoint for Stream {

@@ -6,14 +6,14 @@
 use super::config::Config;
 use super::shared::{Failed, Shared};
 use onecopy_pool::provider::Heap;
-use onecopy_pool::{CommonPool, PagePool, PoolConfig};
+use onecopy_pool::{CommonPool, PagePool, Pages, PoolConfig};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use onecopy_sys::eventfd::EventFd;
 use onecopy_sys::signal;
 use onecopy_uring::{Event, Ring};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -37,6 +37,10 @@ pub(super) trait Attended: Send + Sync {
     fn turn(&self, ring: &mut Ring) -> Turn;
     /// Takes in what has happened.
     fn event(&self, event: Event);
+    /// There are pages again for what it sends. Returns whether that was waited for still.
+    fn fed(&self) -> bool {
+        false
+    }
     /// Gives up what is not sent yet, and has the kernel give up what it has.
     fn abort(&self);
 }
@@ -46,8 +50,13 @@ pub(super) trait Attended: Send + Sync {
 pub(super) enum Turn {
     /// It waits for what was asked for.
     Waits,
-    /// It cannot go on, for want of pages or of the kernel's memory.
-    Starves,
+    /// It cannot go on, for want of what comes home without a word.
+    Starves {
+        /// Pages to receive into, or memory of the kernel's: it is to look again.
+        memory: bool,
+        /// A page to put into what its program sends: [`Attended::fed`] says that there is one.
+        room: bool,
+    },
     /// It is closed, and nothing is under way.
     Over,
 }
@@ -233,7 +242,7 @@ impl Submitter {
     fn run(&self, mut ring: Ring) {
         let mut running = Running { submitter: self, sockets: HashMap::new() };
         let sockets = &mut running.sockets;
-        let mut starving: Vec<Arc<dyn Attended>> = Vec::new();
+        let starving = &mut Starving::default();
         let mut patience = STARVED.0;
         let mut aborted = false;
         loop {
@@ -249,13 +258,16 @@ impl Submitter {
                 sockets.entry(socket.token()).or_insert_with(|| Arc::clone(socket));
             }
             for socket in wanting {
-                self.look(socket, &mut ring, sockets, &mut starving);
+                self.look(socket, &mut ring, sockets, starving);
             }
-            if !starving.is_empty() && ring.has_pages() {
+            if !starving.memory.is_empty() && ring.has_pages() {
                 patience = STARVED.0;
-                for socket in std::mem::take(&mut starving) {
-                    self.look(socket, &mut ring, sockets, &mut starving);
+                for socket in std::mem::take(&mut starving.memory) {
+                    self.look(socket, &mut ring, sockets, starving);
                 }
+            }
+            if self.feed(&mut starving.room) {
+                patience = STARVED.0;
             }
             if let Some(stop) = stop
                 && idle
@@ -269,7 +281,7 @@ impl Submitter {
                     let all: Vec<_> = sockets.values().cloned().collect();
                     for socket in all {
                         socket.abort();
-                        self.look(socket, &mut ring, sockets, &mut starving);
+                        self.look(socket, &mut ring, sockets, starving);
                     }
                 } else if aborted && Instant::now() >= stop + LAST {
                     break;
@@ -280,7 +292,7 @@ impl Submitter {
                 (true, Some(stop)) => {
                     Some(stop.saturating_duration_since(Instant::now()).min(LAST / 20).max(STARVED.0))
                 }
-                (true, None) if !starving.is_empty() => {
+                (true, None) if !starving.memory.is_empty() || !starving.room.is_empty() => {
                     patience = (patience * 2).min(STARVED.1);
                     Some(patience)
                 }
@@ -296,7 +308,7 @@ impl Submitter {
                 let token = token(&event);
                 if let Some(socket) = sockets.get(&token).cloned() {
                     socket.event(event);
-                    self.look(socket, &mut ring, sockets, &mut starving);
+                    self.look(socket, &mut ring, sockets, starving);
                 }
             }
             self.show(&ring, sockets.len());
@@ -308,17 +320,44 @@ impl Submitter {
         socket: Arc<dyn Attended>,
         ring: &mut Ring,
         sockets: &mut HashMap<u64, Arc<dyn Attended>>,
-        starving: &mut Vec<Arc<dyn Attended>>,
+        starving: &mut Starving,
     ) {
         match socket.turn(ring) {
             Turn::Waits => {}
-            Turn::Starves => {
-                if !starving.iter().any(|one| one.token() == socket.token()) {
-                    starving.push(socket);
+            Turn::Starves { memory, room } => {
+                if room {
+                    starving.room.push_back(Arc::clone(&socket));
+                }
+                let listed = starving.memory.iter().any(|one| one.token() == socket.token());
+                if memory && !listed {
+                    starving.memory.push(socket);
                 }
             }
             Turn::Over => drop(sockets.remove(&socket.token())),
         }
+    }
+
+    /// Tells as many of those who found no page to send from as there are pages now, those first who wait longest: more of them would find none
+    /// again. Returns whether there were any.
+    fn feed(&self, lacking: &mut VecDeque<Arc<dyn Attended>>) -> bool {
+        if lacking.is_empty() {
+            return false;
+        }
+        let mut pages = self.free(lacking.len());
+        let fed = pages > 0;
+        while pages > 0
+            && let Some(socket) = lacking.pop_front()
+        {
+            pages -= usize::from(socket.fed());
+        }
+        fed
+    }
+
+    /// Pages to send from that nobody has, counted up to `most`.
+    fn free(&self, most: usize) -> usize {
+        let pages = self.pool.reservoir(most);
+        // What is drawn goes back at once.
+        pages.alloc().map_or(0, |_one| pages.len() + 1)
     }
 
     fn show(&self, ring: &Ring, sockets: usize) {
@@ -340,6 +379,14 @@ impl Submitter {
             word.store(value, Relaxed);
         }
     }
+}
+
+/// Those who wait for what comes home without a word.
+#[derive(Default)]
+struct Starving {
+    memory: Vec<Arc<dyn Attended>>,
+    /// Each is here once, until it is fed.
+    room: VecDeque<Arc<dyn Attended>>,
 }
 
 /// The sockets of the thread. However it ends, by a panic even, whoever waits is told.

@@ -1,7 +1,7 @@
 //! Two stacks that reach each other, whoever carries their bytes: joined by cables, or by the kernel's loopback.
 
 use onecopy_link::Tap;
-use onecopy_net::{BuildError, Carrier, Stack, Transport, kernel};
+use onecopy_net::{BuildError, Carrier, Stack, Transport};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 pub struct World {
@@ -14,9 +14,7 @@ impl World {
     /// Of so many shards each. None where io_uring is forbidden: said, and nothing is tried.
     pub fn new(carrier: Carrier, shards: u32) -> Option<World> {
         if carrier == Carrier::Kernel {
-            // Enough for all at once: who does not wait is told ENOBUFS where there are none, whatever poll(2) says.
-            let pages = |config: &mut kernel::Config| config.send_pages = 16 << 10;
-            let build = || Stack::builder().transport(Transport::Kernel).shards(shards).kernel(pages).build();
+            let build = || Stack::builder().transport(Transport::Kernel).shards(shards).build();
             let (a, b) = match (build(), build()) {
                 (Ok(a), Ok(b)) => (a, b),
                 (Err(BuildError::Uring(refused)), _) | (_, Err(BuildError::Uring(refused))) => {

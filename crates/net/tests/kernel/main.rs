@@ -4,6 +4,7 @@ mod congestion;
 mod datagrams;
 mod info;
 mod options;
+mod pages;
 mod shards;
 mod streams;
 mod world;

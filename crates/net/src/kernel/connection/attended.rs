@@ -61,8 +61,11 @@ impl Attended for Connection {
         let left = state.aborted || state.phase == Phase::Failed || state.send.is_empty();
         let turn = match state.closed && idle && left && state.phase != Phase::Connecting {
             true => Turn::Over,
-            false if state.starves || short || unsettled => Turn::Starves,
-            false => Turn::Waits,
+            false => {
+                let (memory, room) = (state.starves || short || unsettled, state.short && !state.listed);
+                state.listed |= state.short;
+                if memory || room { Turn::Starves { memory, room } } else { Turn::Waits }
+            }
         };
         drop(state);
         if again {
@@ -134,6 +137,15 @@ impl Attended for Connection {
         }
         self.show(&state);
         self.waiters.tell();
+    }
+
+    fn fed(&self) -> bool {
+        let mut state = self.lock();
+        state.listed = false;
+        let waited = std::mem::take(&mut state.short) && !state.closed;
+        self.show(&state);
+        self.waiters.tell();
+        waited
     }
 
     fn abort(&self) {

@@ -54,6 +54,10 @@ pub(in crate::kernel) struct Inner {
     pub sources: Sources,
     /// The ring sends the bytes at its front at the moment, or waits for room to send them from a device's memory.
     pub(super) sending: bool,
+    /// A send has found no page to put its bytes into, and no other one has since.
+    pub short: bool,
+    /// The ring's thread knows, and says when there are some ([`Attended::fed`](crate::kernel::submitter::Attended::fed)).
+    pub(super) listed: bool,
     /// More comes behind the last of it.
     pub more: bool,
     pub(super) fin: Fin,
@@ -102,6 +106,8 @@ impl Inner {
             send: SegmentQueue::default(),
             sources: Sources::default(),
             sending: false,
+            short: false,
+            listed: false,
             more: false,
             fin: Fin::No,
             notifications: 0,
@@ -201,7 +207,8 @@ impl Inner {
         let over = self.phase == Phase::Failed;
         let here = !self.receive.is_empty() || self.readable;
         ready.set(Readiness::READ, here || self.ended || over || self.error.is_some());
-        ready.set(Readiness::WRITE, self.room() >= WRITABLE || over || self.fin != Fin::No);
+        let room = self.room() >= WRITABLE && !self.short;
+        ready.set(Readiness::WRITE, room || over || self.fin != Fin::No);
         ready.set(Readiness::PEER_CLOSED, self.ended || over);
         ready.set(Readiness::HUNG_UP, over || (self.ended && self.fin == Fin::Done));
         ready.set(Readiness::ERROR, self.error.is_some());

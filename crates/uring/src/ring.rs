@@ -114,6 +114,9 @@ pub struct Ring {
     wake: Arc<dyn AsFd + std::marker::Send + Sync>,
     watched: bool,
     woken: bool,
+    /// Pages that nobody has, beside those that wait for what is received; as of the last look.
+    spare: u32,
+    scarce: bool,
     counters: Counters,
 }
 
@@ -154,6 +157,8 @@ impl Ring {
             wake,
             watched: false,
             woken: false,
+            spare: 0,
+            scarce: false,
             counters: Counters::default(),
         };
         ring.refill();
@@ -182,6 +187,17 @@ impl Ring {
     pub fn has_pages(&mut self) -> bool {
         self.refill();
         self.buffers.waiting() > 0
+    }
+
+    /// Bytes of pages that nobody has, beside those that wait for what is received; as of the last look.
+    pub fn spare(&self) -> u64 {
+        u64::from(self.spare) * u64::from(self.pages.page_len())
+    }
+
+    /// Whether there are so few pages that what has asked to receive takes the last of them: since no more than half of those that are to wait
+    /// were free, and until all are.
+    pub fn is_scarce(&self) -> bool {
+        self.scarce
     }
 
     /// Sends `data`, or the first 64 parts of it. An [`Event::Sent`] says how much, and where that had `more`, an [`Event::Notified`]
@@ -498,6 +514,12 @@ impl Ring {
         {
             self.buffers.offer(page);
         }
+        let stats = self.pages.stats();
+        let home = u64::from(self.pages.limit()) + stats.in_cache + stats.in_ring;
+        // (The figures may be some steps apart.)
+        self.spare = home.saturating_sub(stats.in_flight) as u32;
+        let (count, free) = (u32::from(self.buffers.count()), self.spare + self.buffers.waiting() as u32);
+        self.scarce = free <= count / 2 || (self.scarce && free < count);
     }
 }
 

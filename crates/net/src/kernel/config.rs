@@ -30,7 +30,9 @@ pub struct Config {
     /// enough (RLIMIT_MEMLOCK, often 8 MiB): then the kernel need not look each of them up. Whose send finds none waits until some are home, as where
     /// there is no room: EAGAIN, and not writable to poll(2).
     pub send_pages: u32,
-    /// Pages of 32 KiB that what was received may take, all sockets of a shard together. Whoever holds many views keeps others from receiving.
+    /// Pages of 32 KiB that what was received may take, all sockets of a shard together. What nobody reads takes 1 MiB of a connection at most, and no more
+    /// than is left for the others. Where nearly all are taken, calls receive by themselves, into pages of 4 KiB, of which there are as many bytes for all
+    /// shards together. Whoever holds many views of both keeps others from receiving.
     pub receive_pages: u32,
     /// The congestion control that sockets of TCP have before they connect or listen; the system's where it is none. (Who has begun with one
     /// that paces, bbr, stays paced with whatever [`Settings::congestion`](crate::tcp::Settings::congestion) chooses later.) Where the kernel

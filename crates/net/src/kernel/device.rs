@@ -42,7 +42,7 @@ enum Next {
 
 fn next(state: &Inner) -> Option<Next> {
     match &state.goes {
-        _ if !state.receive.is_empty() => Some(Next::Host),
+        _ if state.is_there() => Some(Next::Host),
         Goes::Device(landing, queue) if state.may_be_there() => {
             Some(Next::Device(Arc::clone(landing), *queue))
         }

@@ -136,6 +136,40 @@ impl Stream {
         }
     }
 
+    /// As [`Stream::call`], for a receive of `least` bytes to `most`: each attempt has what of them the kernel has where the ring does not receive.
+    fn receive<R>(
+        &self,
+        patience: &Patience,
+        least: usize,
+        most: usize,
+        mut attempt: impl FnMut(&mut Inner) -> Attempt<R>,
+    ) -> Result<R> {
+        let connection = &*self.connection;
+        loop {
+            let mut asks = false;
+            let got = self.call(Op::Recv, patience, |state| {
+                if state.receive.is_empty() {
+                    connection.fetch_behind_shutdown(state);
+                }
+                let there = usize::try_from(state.receive.len()).unwrap_or(usize::MAX);
+                if there < least {
+                    asks |= connection.receive_here(state, most - there);
+                }
+                match attempt(state) {
+                    Attempt::Wait if asks => Attempt::Done(Ok(None)),
+                    Attempt::Wait => Attempt::Wait,
+                    Attempt::Done(got) => Attempt::Done(got.map(Some)),
+                }
+            });
+            if asks {
+                connection.poke();
+            }
+            if let Some(got) = got? {
+                return Ok(got);
+            }
+        }
+    }
+
     /// The memory of devices' that `chain` is sent from; None where some of it is not bound for that.
     fn sources(&self, chain: &Chain) -> Option<Sources> {
         let devices = &self.connection.shared().devices;
@@ -418,10 +452,7 @@ impl tcp::Connection for Stream {
             }
         }
         let mut wants = false;
-        let taken = self.call(Op::Recv, &patience, |state| {
-            if state.receive.is_empty() {
-                self.connection.fetch_behind_shutdown(state);
-            }
+        let taken = self.receive(&patience, 1, max, |state| {
             if !state.receive.is_empty() {
                 let max = how.cut(max, state.receive.first_piece());
                 let taken = state.receive.take(max).map_err(|_| Errno::INVAL);
@@ -453,10 +484,7 @@ impl tcp::Connection for Stream {
             }
             self.is_readable(&patience)?;
         }
-        self.call(Op::Recv, &patience, |state| {
-            if state.receive.is_empty() {
-                self.connection.fetch_behind_shutdown(state);
-            }
+        self.receive(&patience, if all { max.max(1) } else { 1 }, max.max(1), |state| {
             let there = usize::try_from(state.receive.len()).unwrap_or(usize::MAX);
             // No more comes than there is room for.
             let enough = there >= max || !all || state.is_ended() || state.is_full();
@@ -497,10 +525,7 @@ impl tcp::Connection for Stream {
 
     fn readable_bytes(&self) -> usize {
         let state = self.connection.lock();
-        let there = match state.goes {
-            Goes::Device(..) => rustix::io::ioctl_fionread(&*self.connection.fd).unwrap_or(0),
-            _ => 0,
-        };
+        let there = state.left(&self.connection.fd);
         (state.receive.len() + there) as usize + self.placed.get().map_or(0, Placed::len)
     }
 

@@ -123,7 +123,7 @@ struct Inbox {
 }
 
 /// What a ring has counted, by name.
-pub(super) const RINGS: [&str; 11] = [
+pub(super) const RINGS: [&str; 13] = [
     "pages_registered",
     "sockets",
     "enters",
@@ -135,7 +135,13 @@ pub(super) const RINGS: [&str; 11] = [
     "notifications_copied",
     "notifications_unknown",
     "receives_without_page",
+    "shortages",
+    "receives_outside",
 ];
+
+/// The places of two that the ring does not count: how often pages to receive into became scarce, and receives that programs' threads made then.
+const SHORTAGES: usize = 11;
+const RECEIVES_OUTSIDE: usize = 12;
 
 /// The same, to be seen by others.
 #[derive(Default)]
@@ -172,7 +178,8 @@ impl Submitter {
         let (tell, told) = sync_channel(1);
         let inner = Arc::clone(&submitter);
         let run = move || {
-            let buffers = BUFFERS.min(receive_pages).next_power_of_two() as u16;
+            // As many again are for who has something unread, at least.
+            let buffers = BUFFERS.min(receive_pages.div_ceil(2)).next_power_of_two() as u16;
             let pages = PagePool::new(PoolConfig::new().order(3).limit(receive_pages), Heap::new());
             let made = pages.map_err(Failed::Pages).and_then(|pages| {
                 let config =
@@ -231,6 +238,11 @@ impl Submitter {
         self.wake.0.ring();
     }
 
+    /// A program's thread has received what the ring was not asked for.
+    pub fn received_outside(&self) {
+        self.counters.words[RECEIVES_OUTSIDE].fetch_add(1, Relaxed);
+    }
+
     /// What its ring has counted.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         RINGS.into_iter().zip(self.counters.words.iter().map(|word| word.load(Relaxed)))
@@ -244,7 +256,7 @@ impl Submitter {
         let sockets = &mut running.sockets;
         let starving = &mut Starving::default();
         let mut patience = STARVED.0;
-        let mut aborted = false;
+        let (mut aborted, mut scarce) = (false, false);
         loop {
             let (wanting, stop) = {
                 let mut inbox = self.inbox.lock();
@@ -260,12 +272,22 @@ impl Submitter {
             for socket in wanting {
                 self.look(socket, &mut ring, sockets, starving);
             }
-            if !starving.memory.is_empty() && ring.has_pages() {
+            let before = starving.memory.len();
+            for socket in std::mem::take(&mut starving.memory) {
+                self.look(socket, &mut ring, sockets, starving);
+            }
+            if starving.memory.len() < before {
                 patience = STARVED.0;
-                for socket in std::mem::take(&mut starving.memory) {
+            }
+            if ring.is_scarce() && !scarce {
+                self.counters.words[SHORTAGES].fetch_add(1, Relaxed);
+                // Whoever may take a page gives that up.
+                let all: Vec<_> = sockets.values().cloned().collect();
+                for socket in all {
                     self.look(socket, &mut ring, sockets, starving);
                 }
             }
+            scarce = ring.is_scarce();
             if self.feed(&mut starving.room) {
                 patience = STARVED.0;
             }

@@ -1,11 +1,11 @@
 //! Pages that many connections share: who finds none waits for some, and who takes many keeps nobody else from going on.
 
-use crate::world::{anywhere, built, pair, pattern, until};
+use crate::world::{anywhere, built, counter, pair, pattern, stack, until};
 use onecopy_net::Stack;
 use onecopy_net::kernel::ZeroCopy;
-use onecopy_net::tcp::Stream;
+use onecopy_net::tcp::{Listener, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::thread;
@@ -131,5 +131,145 @@ fn a_loop_over_epoll_sends_all_when_connections_hold_all_pages() {
                 }
             }
         }
+    });
+}
+
+/// A listener's end of a connection of std's, and that, which sends each piece at once.
+fn fed(listener: &Listener) -> (Stream, TcpStream) {
+    let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    theirs.set_nodelay(true).unwrap();
+    (listener.accept().unwrap().0, theirs)
+}
+
+/// Has the peer send `bytes`, and waits until some of them are there.
+fn feed(ours: &Stream, theirs: &mut TcpStream, bytes: &[u8]) {
+    let before = ours.readable_bytes().unwrap();
+    theirs.write_all(bytes).unwrap();
+    until(|| ours.readable_bytes().unwrap() > before);
+}
+
+/// There and back, again and again.
+fn goes_on((ours, theirs): &mut (Stream, TcpStream), rounds: usize) {
+    for round in 0..rounds {
+        let bytes = pattern(1 + round * 97 % 20_000);
+        let mut back = vec![0; bytes.len()];
+        theirs.write_all(&bytes).unwrap();
+        ours.read_exact(&mut back).unwrap();
+        assert!(back == bytes);
+        ours.write_all(&back).unwrap();
+        theirs.read_exact(&mut back).unwrap();
+        assert!(back == bytes);
+    }
+}
+
+#[test]
+fn small_sends_that_nobody_reads_share_pages() {
+    let Some(stack) = stack() else { return };
+    let listener = Listener::bind(&stack, anywhere()).unwrap();
+    let mut read = fed(&listener);
+    let mut unread: Vec<_> = (0..64).map(|_| fed(&listener)).collect();
+    for (ours, theirs) in &mut unread {
+        // Each comes by itself, into a page of its own.
+        for _ in 0..12 {
+            feed(ours, theirs, &[7; 100]);
+        }
+        goes_on(&mut read, 3);
+    }
+    // 64 pages of 512; and of each connection all but the first piece was copied behind it.
+    assert_eq!((counter(&stack, "shortages"), counter(&stack, "receives_without_page")), (0, 0));
+    for (ours, _) in &mut unread {
+        assert_eq!((ours.stats().kernel_copied, ours.stats().user_copied_out), (1200, 1100));
+        let mut all = [0; 1300];
+        assert_eq!(ours.recv(&mut all).unwrap(), 1200);
+        assert!(all[..1200].iter().all(|byte| *byte == 7));
+        assert_eq!(ours.stats().user_copied_out, 2300);
+    }
+}
+
+#[test]
+fn one_that_is_read_goes_on_beside_any_number_that_is_not() {
+    // Fewer pages than connections.
+    for pages in [1, 2, 7, 16] {
+        let Some(stack) = built(Stack::builder().kernel(|config| config.receive_pages = pages)) else {
+            return;
+        };
+        let listener = Listener::bind(&stack, anywhere()).unwrap();
+        let mut read = fed(&listener);
+        let mut unread: Vec<_> = (0..64).map(|_| fed(&listener)).collect();
+        let data = pattern(40_000);
+        for (at, (ours, theirs)) in unread.iter_mut().enumerate() {
+            feed(ours, theirs, &data[..if at % 2 == 0 { 50 } else { 20_000 }]);
+            goes_on(&mut read, 2);
+        }
+        goes_on(&mut read, 50);
+        assert!(counter(&stack, "shortages") > 0 && counter(&stack, "receives_outside") > 0);
+        // What waited is what was sent, and so is what comes behind it, up to the end.
+        for (at, (ours, mut theirs)) in unread.into_iter().enumerate() {
+            let first = if at % 2 == 0 { 50 } else { 20_000 };
+            let mut peeked = [0; 50];
+            assert_eq!(ours.peek(&mut peeked).unwrap(), 50);
+            assert!(peeked == data[..50]);
+            theirs.write_all(&data[first..]).unwrap();
+            drop(theirs);
+            let mut all = Vec::new();
+            (&ours).read_to_end(&mut all).unwrap();
+            assert!(all == data);
+            assert_eq!(ours.stats().received, data.len() as u64);
+        }
+        goes_on(&mut read, 50);
+    }
+}
+
+#[test]
+fn who_polls_hears_of_what_comes_while_pages_are_scarce() {
+    let Some(stack) = built(Stack::builder().kernel(|config| config.receive_pages = 1)) else { return };
+    let listener = Listener::bind(&stack, anywhere()).unwrap();
+    let mut unread = fed(&listener);
+    let (ours, mut theirs) = fed(&listener);
+    ours.set_nonblocking(true).unwrap();
+    feed(&unread.0, &mut unread.1, &[7; 20_000]);
+    until(|| counter(&stack, "shortages") > 0);
+    let ready = || {
+        let mut fds = [PollFd::new(&ours, PollFlags::IN | PollFlags::RDHUP)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap();
+        fds[0].revents()
+    };
+    let mut bytes = [0; 9];
+    for _ in 0..3 {
+        assert!(ready().is_empty());
+        assert!(ours.recv(&mut bytes).unwrap_err().would_block());
+        theirs.write_all(b"hello").unwrap();
+        until(|| ready() == PollFlags::IN);
+        assert_eq!(ours.recv(&mut bytes[..3]).unwrap(), 3);
+        assert_eq!((ready(), ours.readable_bytes().unwrap()), (PollFlags::IN, 2));
+        // As much as there is, and not more than that: nothing is left to be told.
+        assert_eq!(ours.recv(&mut bytes[..2]).unwrap(), 2);
+    }
+    theirs.write_all(b"hello").unwrap();
+    until(|| ready() == PollFlags::IN);
+    assert_eq!(ours.recv_frags(9).unwrap().linear().unwrap().to_vec(), b"hello");
+    // The end is told without a receive, and a reset is.
+    theirs.shutdown(std::net::Shutdown::Write).unwrap();
+    until(|| ready().contains(PollFlags::IN | PollFlags::RDHUP));
+    assert_eq!(ours.recv(&mut bytes).unwrap(), 0);
+    let (ours, theirs) = fed(&listener);
+    rustix::net::sockopt::set_socket_linger(&theirs, Some(std::time::Duration::ZERO)).unwrap();
+    drop(theirs);
+    let error = ours.recv(&mut bytes).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    // One that is closed with something unread resets its peer, whoever has that.
+    let (ours, mut theirs) = fed(&listener);
+    feed(&ours, &mut theirs, b"hello");
+    drop(ours);
+    let error = theirs.read(&mut bytes).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    // Pages that come home are received into again.
+    let mut all = vec![0; 20_000];
+    unread.0.read_exact(&mut all).unwrap();
+    until(|| {
+        let before = counter(&stack, "receives_outside");
+        feed(&unread.0, &mut unread.1, b"hello");
+        unread.0.read_exact(&mut all[..5]).unwrap();
+        counter(&stack, "receives_outside") == before
     });
 }

@@ -251,8 +251,8 @@ fn datagrams_are_sent_from_where_they_lie_by_the_rings_in_turn() {
             assert_eq!(back.len(), 4096);
         }
     }
-    assert_eq!(counts(&stack, "sockets"), [2; 3]);
-    assert_eq!(counts(&stack, "zero_copy_sends"), [4; 3]);
+    // (A ring's thread shows what it has counted behind all else that it does for what has happened.)
+    until(|| counts(&stack, "sockets") == [2; 3] && counts(&stack, "zero_copy_sends") == [4; 3]);
     drop(sockets);
     until(|| counts(&stack, "sockets") == [0; 3]);
 }

@@ -60,7 +60,9 @@ fn bytes_go_both_ways_and_the_end_is_seen() {
             assert_eq!(echo.join().unwrap(), data.len());
             let stats = client.stats();
             assert_eq!((stats.sent, stats.received), (data.len() as u64, data.len() as u64));
-            assert_eq!((stats.user_copied_in, stats.user_copied_out), (stats.sent, stats.received));
+            assert_eq!(stats.user_copied_in, stats.sent);
+            // Some short pieces may have been copied behind others that nobody had taken, too.
+            assert!((stats.received..2 * stats.received).contains(&stats.user_copied_out), "{stats:?}");
             // The loopback copies what was sent without a copy when it delivers it, and the kernel always copies what is received.
             until(|| client.stats().kernel_copied == stats.sent + stats.received);
             assert_eq!(counter(&stack, "zero_copy_sends") > 0, zero_copy != ZeroCopy::Never);

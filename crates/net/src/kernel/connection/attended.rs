@@ -1,7 +1,7 @@
 //! What the thread that makes requests does for a connection, and what it hears of it.
 
 use super::Connection;
-use super::state::{Goes, Phase};
+use super::state::Phase;
 use crate::kernel::config::ZeroCopy;
 use crate::kernel::submitter::{Attended, Turn};
 use onecopy_chain::Chain;
@@ -96,31 +96,20 @@ impl Attended for Connection {
                 }
                 state.copies |= usage == Usage::Copied && self.shared().config.zero_copy == ZeroCopy::Auto;
             }
-            Event::Received { data, .. } => {
-                counters.kernel_copied.add(data.len());
-                let mut chain = Chain::new();
-                // One piece of a page, which an empty chain takes.
-                let taken = chain.append(data);
-                debug_assert!(taken.is_ok());
-                if !state.closed {
-                    state.receive.push(chain.into());
-                }
-            }
+            Event::Received { data, .. } => self.arrived(&mut state, data),
             Event::Ended { end, .. } => {
                 state.receiving = None;
                 state.cancelled = false;
                 match end {
                     End::Stream => (state.ended, state.done) = (true, !state.shut),
-                    End::NoPage => state.starves = true,
-                    End::Again | End::Cancelled => {}
+                    End::NoPage | End::Again | End::Cancelled => {}
                     End::Failed(errno) => state.fail(errno),
                 }
             }
             Event::Readable { .. } => {
                 state.receiving = None;
                 state.cancelled = false;
-                // (It may have been unbound since it was asked.)
-                state.readable = matches!(state.goes, Goes::Device(..));
+                self.may_be_readable(&mut state);
             }
             Event::Writable { .. } => state.sending = false,
             Event::HungUp { more, .. } => {

@@ -1,7 +1,7 @@
 //! How a connection ends.
 
 use super::Connection;
-use super::state::{Fin, Goes, Inner, Phase};
+use super::state::{Fin, Inner, Phase};
 use onecopy_chain::notify::Fate;
 use onecopy_chain::notify::zerocopy::HoldWakers;
 use rustix::io::Errno;
@@ -46,10 +46,8 @@ impl Connection {
         let _held = HoldWakers::new();
         let mut state = self.lock();
         (state.closed, state.ended) = (true, true);
-        // What goes to a device stays with the kernel until somebody receives it.
-        let unread = !state.receive.is_empty()
-            || (matches!(state.goes, Goes::Device(..))
-                && rustix::io::ioctl_fionread(&*self.fd).is_ok_and(|bytes| bytes > 0));
+        // What the ring does not receive stays with the kernel until somebody does.
+        let unread = !state.receive.is_empty() || state.left(&self.fd) > 0;
         if reset || unread || state.phase != Phase::Open {
             self.give_up(&mut state);
         } else {

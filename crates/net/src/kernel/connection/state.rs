@@ -9,13 +9,14 @@ use onecopy_inet::tcp::{Readiness, State};
 use onecopy_uring::Key;
 use rustix::io::Errno;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Bytes that wait to be sent, at most; the kernel's send buffer comes behind.
 pub(super) const SEND_ROOM: u64 = 256 << 10;
 /// Free bytes of these from which on poll(2) says that it can be sent: a third, as of the kernel's own sockets (sk_stream_is_writeable()).
 const WRITABLE: u64 = SEND_ROOM / 3;
-/// Bytes of pages with what has arrived, from which on no more is received, and below which again.
+/// The most of [`Inner::receive_room`].
 pub(super) const RECEIVE_ROOM: u64 = 1 << 20;
 
 /// How far it has come.
@@ -69,12 +70,16 @@ pub(in crate::kernel) struct Inner {
     pub(super) copies: bool,
     pub receive: SegmentQueue,
     pub goes: Goes,
-    /// Where it goes to a device: there was something when it was looked at last.
+    /// Where it goes to a device, or pages are scarce: there was something when it was looked at last.
     pub readable: bool,
     /// Where it goes to a device: it is over, and what had come before has been taken.
     pub emptied: bool,
-    /// A request of the ring's: to receive, or where it goes to a device, to tell when there is something.
+    /// A request of the ring's: to receive, or where it goes to a device or pages are scarce, to tell when there is something.
     pub(super) receiving: Option<Key>,
+    /// The last such request was to receive.
+    pub(super) takes_pages: bool,
+    /// Bytes of pages with what has arrived, from which on no more is received, and below half of which again.
+    pub(super) receive_room: u64,
     /// It was asked to end.
     pub(super) cancelled: bool,
     pub(super) starves: bool,
@@ -118,6 +123,8 @@ impl Inner {
             readable: false,
             emptied: false,
             receiving: None,
+            takes_pages: false,
+            receive_room: RECEIVE_ROOM,
             cancelled: false,
             starves: false,
             ended: false,
@@ -185,13 +192,27 @@ impl Inner {
 
     /// Whether the ring is to be asked for more, after something was taken.
     pub fn wants_more(&self) -> bool {
-        self.starves
-            || (self.receiving.is_none() && !self.ended && self.receive.true_size() < RECEIVE_ROOM / 2)
+        let little = self.receive.is_empty() || self.receive.true_size() < self.receive_room / 2;
+        self.starves || (self.receiving.is_none() && !self.readable && !self.ended && little)
     }
 
     /// Whether no more is received before something is taken.
     pub fn is_full(&self) -> bool {
-        self.receive.true_size() >= RECEIVE_ROOM || self.starves
+        !self.receive.is_empty() && self.receive.true_size() >= self.receive_room
+    }
+
+    /// Whether there are bytes for the host: received, or told of to who receives by itself.
+    pub fn is_there(&self) -> bool {
+        !self.receive.is_empty() || (self.readable && matches!(self.goes, Goes::Host))
+    }
+
+    /// Bytes that the kernel has of a connection whose bytes the ring does not receive.
+    pub fn left(&self, fd: &OwnedFd) -> u64 {
+        match self.goes {
+            Goes::Device(..) => rustix::io::ioctl_fionread(fd).unwrap_or(0),
+            Goes::Host if !self.takes_pages => rustix::io::ioctl_fionread(fd).unwrap_or(0),
+            _ => 0,
+        }
     }
 
     pub fn is_ended(&self) -> bool {

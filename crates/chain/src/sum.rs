@@ -10,8 +10,8 @@ use std::fmt;
 #[derive(Clone, Copy, Default, Eq)]
 pub struct Sum(u16);
 
-/// Bytes that one turn of the loop takes.
-const BLOCK: usize = 32;
+/// Words that one turn of the loop takes.
+const LANES: usize = 8;
 
 impl Sum {
     /// Of no bytes.
@@ -24,26 +24,14 @@ impl Sum {
 
     /// Of `bytes`. Reads them once.
     pub fn of(bytes: &[u8]) -> Sum {
-        // Words of 32 bits in this machine's order: the sum does not care for either (RFC 1071, section 2 B and C), and
-        // 2^32 of them fit into each lane.
-        let mut lanes = [0u64; BLOCK / 4];
-        let mut blocks = bytes.chunks_exact(BLOCK);
-        for block in &mut blocks {
-            for (lane, word) in lanes.iter_mut().zip(block.chunks_exact(4)) {
-                *lane += u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
-            }
-        }
-        let mut sum: u64 = 0;
-        for lane in lanes {
-            sum = add(sum, lane);
-        }
-        let mut pairs = blocks.remainder().chunks_exact(2);
-        for pair in &mut pairs {
-            sum = add(sum, u64::from(u16::from_ne_bytes([pair[0], pair[1]])));
-        }
-        if let [last] = pairs.remainder() {
-            sum = add(sum, u64::from(u16::from_ne_bytes([*last, 0])));
-        }
+        // Words of 32 bits in this machine's order: the sum does not care for either (RFC 1071, section 2 B and C).
+        let (words, rest) = bytes.as_chunks::<4>();
+        let (blocks, words) = words.as_chunks::<LANES>();
+        // Less than a block, as headers are: a few words, which 64 bits hold.
+        let mut last = [0; 4];
+        last[..rest.len()].copy_from_slice(rest);
+        let few = words.iter().map(word).sum::<u64>() + word(&last);
+        let sum = if blocks.is_empty() { few } else { add(few, many(blocks)) };
         Sum(u16::from_be(fold(sum)))
     }
 
@@ -83,6 +71,19 @@ impl Sum {
     fn turned(self, at: usize) -> u16 {
         if at.is_multiple_of(2) { self.0 } else { self.0.swap_bytes() }
     }
+}
+
+fn word(bytes: &[u8; 4]) -> u64 {
+    u32::from_ne_bytes(*bytes).into()
+}
+
+/// The sum of whole blocks. 2^32 words fit into each lane.
+fn many(blocks: &[[[u8; 4]; LANES]]) -> u64 {
+    let mut lanes = [0; LANES];
+    for block in blocks {
+        lanes.iter_mut().zip(block).for_each(|(lane, bytes)| *lane += word(bytes));
+    }
+    lanes.into_iter().fold(0, add)
 }
 
 /// Adds with the carry coming in at the other end.

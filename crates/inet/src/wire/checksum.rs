@@ -7,13 +7,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The sum of IPv4's pseudo-header (RFC 9293, section 3.1) for `len` bytes of transport, its header among them.
 pub fn pseudo_v4(from: Ipv4Addr, to: Ipv4Addr, protocol: Protocol, len: u32) -> Sum {
-    // Each part has an even number of bytes, so that none turns the next one round.
-    let addresses = Sum::of(&from.octets()).then(Sum::of(&to.octets()), 4);
-    addresses.then(rest(protocol, len), 8)
+    let halves = |word: u32| (word >> 16) + (word & 0xffff);
+    let sum = halves(from.to_bits()) + halves(to.to_bits()) + halves(len) + u32::from(protocol.0);
+    // Of so few words two carries are all.
+    Sum::new(halves(halves(sum)) as u16)
 }
 
 /// The sum of IPv6's pseudo-header (RFC 8200, section 8.1), likewise.
 pub fn pseudo_v6(from: Ipv6Addr, to: Ipv6Addr, protocol: Protocol, len: u32) -> Sum {
+    // Each part has an even number of bytes, so that none turns the next one round.
     let addresses = Sum::of(&from.octets()).then(Sum::of(&to.octets()), 16);
     addresses.then(rest(protocol, len), 32)
 }

@@ -171,7 +171,9 @@ impl Tcp {
         };
         let (fixed, behind) = room.split_at_mut(Tcp::LEN);
         fixed.copy_from_slice(layout.as_bytes());
-        self.options.write(&mut Writer { room: behind, at: 0 });
+        let mut out = Writer { room: behind, at: 0 };
+        self.options.write(&mut out);
+        debug_assert_eq!(out.at, options, "they are as long as was said");
         Ok(())
     }
 }
@@ -360,6 +362,13 @@ impl Options {
     /// one counts.
     pub fn parse(mut bytes: &[u8]) -> Options {
         let mut options = Options::default();
+        if let [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10, data @ ..] = bytes
+            && data.len() == 8
+        {
+            // As most segments have it (tcp_parse_aligned_timestamp()).
+            options.take(kind::TIMESTAMPS, data);
+            return options;
+        }
         while let [kind, rest @ ..] = bytes {
             match *kind {
                 kind::END => break,
@@ -419,9 +428,18 @@ impl Options {
 
     /// Bytes that they have as they are written: a multiple of 4, maybe more than [`Options::MAX`].
     pub fn len(&self) -> usize {
-        let mut counter = Writer { room: &mut [], at: 0 };
-        self.write(&mut counter);
-        counter.at
+        let word = |there: bool| if there { 4 } else { 0 };
+        let clock = if self.timestamps.is_some() { 12 } else { word(self.sack_permitted) };
+        let cookie = |cookie: &Cookie| cookie.bytes().len() + if cookie.experimental { 4 } else { 2 };
+        let cookie = self.fast_open.as_ref().map_or(0, |of| cookie(of).next_multiple_of(4));
+        let rest =
+            word(self.mss.is_some()) + word(self.window_scale.is_some()) + word(self.user_timeout.is_some());
+        rest + clock + self.blocks_len() + cookie
+    }
+
+    /// Bytes of [`Options::sack`].
+    fn blocks_len(&self) -> usize {
+        if self.sack.is_empty() { 0 } else { 4 + 8 * self.sack.len() }
     }
 
     /// Whether there is nothing to be written.
@@ -431,7 +449,7 @@ impl Options {
 
     /// How many blocks fit beside the other options.
     pub fn room_for_blocks(&self) -> usize {
-        let others = Options { sack: Blocks::default(), ..*self }.len();
+        let others = self.len() - self.blocks_len();
         // Each has 8 bytes, all together 4.
         (Options::MAX.saturating_sub(others + 4) / 8).min(Blocks::MAX)
     }

@@ -171,6 +171,10 @@ impl Chain {
     /// [`ChainError::MixedKinds`], [`ChainError::TooLong`], and [`ChainError::Unfinished`] when both have a checksum to finish. Both chains are
     /// then as they were.
     pub fn concat(&mut self, other: &mut Chain) -> Result<(), ChainError> {
+        if self.is_empty() && self.marks.is_none() && !other.is_empty() {
+            *self = std::mem::take(other);
+            return Ok(());
+        }
         if let (Some(first), Some(added)) = (other.frags.first(), other.kind) {
             let kind = self.takes_kind(added, first, self.frags.len())?;
             let shared = self.frags.last().filter(|last| last.same_page(first));
@@ -331,11 +335,18 @@ impl Chain {
     ///
     /// As [`Chain::split_to`].
     pub fn range(&self, offset: usize, len: usize) -> Result<Chain, ChainError> {
+        let mut chain = Chain::new();
+        self.range_to(offset, len, &mut chain)?;
+        Ok(chain)
+    }
+
+    /// As [`Chain::range`], put where it is to be: `chain`, which is empty.
+    pub(crate) fn range_to(&self, offset: usize, len: usize, chain: &mut Chain) -> Result<(), ChainError> {
         let end = offset.saturating_add(len);
         let before = self.marks_before(offset)?;
         let until = self.marks_before(end)?;
         if len == 0 {
-            return Ok(Chain::new());
+            return Ok(());
         }
         let mut checksum = self.checksum;
         if offset > 0 {
@@ -344,7 +355,7 @@ impl Chain {
         if end < self.len() {
             checksum = checksum.cut(len)?.0;
         }
-        let mut chain = Chain { len: len as u32, checksum, kind: self.kind, ..Chain::default() };
+        (chain.len, chain.checksum, chain.kind) = (len as u32, checksum, self.kind);
         let (index, mut within) = self.locate(offset);
         if self.frags.len() - index > Frags::INLINE {
             // So that a long one allocates once.
@@ -365,8 +376,10 @@ impl Chain {
             }
             (within, last) = (0, Some(fragment));
         }
-        self.duplicate_marks(before..until, offset, &mut chain);
-        Ok(chain)
+        if self.marks.is_some() {
+            self.duplicate_marks(before..until, offset, chain);
+        }
+        Ok(())
     }
 
     /// Puts what can be had twice of the marks with these numbers into `to`, whose first byte is our byte `offset`.

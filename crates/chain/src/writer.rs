@@ -102,7 +102,9 @@ impl<'p, A: Pages + ?Sized> Writer<'p, A> {
             Checksum::Partial { .. } => chain.checksum,
             Checksum::None | Checksum::Verified => Checksum::None,
         };
-        chain.concat(&mut rest)?;
+        if !far.is_empty() {
+            chain.concat(&mut rest)?;
+        }
         debug_assert_eq!(chain.len, len);
         chain.checksum = checksum;
         Ok(())

@@ -105,14 +105,29 @@ impl Segment<Chain> {
     ///
     /// As [`Chain::range`].
     pub fn range(&self, offset: usize, len: usize) -> Result<Segment<Chain>, ChainError> {
-        let chain = self.payload().range(offset, len)?;
-        let notif = self.notif().filter(|_| self.is_astray() && !chain.is_empty());
-        if let Some(mut notif) = notif.cloned() {
-            notif.pins_mut().lose_places();
-            notif.set_fate(Fate::Sent);
-            return Ok(Segment::from_parts(chain, Some(notif)));
-        }
-        Ok(self.part(offset as u64, len as u64, chain))
+        let mut range = Segment::default();
+        self.range_to(offset, len, &mut range)?;
+        Ok(range)
+    }
+
+    /// As [`Segment::range`], put where it is to be: `range`, which is empty.
+    pub(super) fn range_to(
+        &self,
+        offset: usize,
+        len: usize,
+        range: &mut Segment<Chain>,
+    ) -> Result<(), ChainError> {
+        self.payload().range_to(offset, len, range.payload_mut())?;
+        let Some(notif) = self.notif() else { return Ok(()) };
+        *range.notif_mut() = if self.is_astray() && len > 0 {
+            let mut all = notif.clone();
+            all.pins_mut().lose_places();
+            all.set_fate(Fate::Sent);
+            Some(all)
+        } else {
+            notif.range(offset as u64, len as u64)
+        };
+        Ok(())
     }
 
     /// Frees the first `n` bytes and says what became of them: what an ACK covers.

@@ -81,6 +81,11 @@ impl NotifRef {
         Ok(())
     }
 
+    /// A second holder of the sends that have bytes among the `len` from byte `at` on; none where there are none.
+    pub(super) fn range(&self, at: u64, len: u64) -> Option<NotifRef> {
+        self.0.range(at, len).map(NotifRef)
+    }
+
     /// Whether `back` can be joined behind `len` bytes.
     fn takes(&self, len: u64, back: &NotifRef) -> Result<(), Refused> {
         if !self.0.lane().is_told_with(back.0.lane()) {
@@ -162,8 +167,7 @@ impl<P> Segment<P> {
     /// A second holder of the sends that have bytes among the `len` from byte `at` of the payload on, with `payload`, which is those bytes
     /// by reference. Dropped, it says nothing of what became of them, unless it is told: whoever has this one does.
     pub fn part(&self, at: u64, len: u64, payload: P) -> Segment<P> {
-        let notif = self.notif.as_ref().and_then(|notif| notif.0.range(at, len));
-        Segment { payload, notif: notif.map(NotifRef) }
+        Segment { payload, notif: self.notif.as_ref().and_then(|notif| notif.range(at, len)) }
     }
 
     /// The first `n` bytes are gone from the payload: gives up the references of their sends, and says what became of them.

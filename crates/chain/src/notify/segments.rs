@@ -167,23 +167,49 @@ impl SegmentQueue {
     ///
     /// [`ChainError::BeyondEnd`], and as [`Chain::range`].
     pub fn range(&self, offset: u64, len: usize) -> Result<Segment<Chain>, ChainError> {
+        let mut range = Segment::default();
+        self.range_to(offset, len, &mut range)?;
+        Ok(range)
+    }
+
+    /// As [`SegmentQueue::range`], put where it is to be: `range`, which is empty, and stays so on an error.
+    ///
+    /// # Errors
+    ///
+    /// As [`SegmentQueue::range`].
+    pub fn range_to(
+        &self,
+        offset: u64,
+        len: usize,
+        range: &mut Segment<Chain>,
+    ) -> Result<(), ChainError> {
         if offset.checked_add(len as u64).is_none_or(|end| end > self.len) {
             let at = usize::try_from(offset).unwrap_or(usize::MAX).saturating_add(len);
             return Err(ChainError::BeyondEnd { at, len: usize::try_from(self.len).unwrap_or(usize::MAX) });
         }
         if len == 0 {
-            return Ok(Segment::default());
+            return Ok(());
         }
         let (index, within) = self.find(offset);
         let first = &self.list[index];
-        let mut range = first.range(within, len.min(first.payload().len() - within))?;
+        first.range_to(within, len.min(first.payload().len() - within), range)?;
+        if range.payload().len() == len {
+            return Ok(());
+        }
         for next in self.list.range(index + 1..) {
             let left = len - range.payload().len();
-            if left == 0 || range.concat(next.range(0, left.min(next.payload().len()))?).is_err() {
+            if left == 0 {
+                break;
+            }
+            let part = next.range(0, left.min(next.payload().len())).inspect_err(|_| {
+                range.payload_mut().clear();
+                *range.notif_mut() = None;
+            })?;
+            if range.concat(part).is_err() {
                 break;
             }
         }
-        Ok(range)
+        Ok(())
     }
 
     /// Takes the first bytes out, at most `max`, of one kind of memory; `None` when there are none, or `max` is 0.

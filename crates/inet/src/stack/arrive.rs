@@ -19,15 +19,16 @@ use onecopy_chain::notify::Segment;
 use onecopy_link::Packet;
 
 /// A segment that has come.
-pub(super) struct Arrived {
-    pub(super) header: Tcp,
-    pub(super) payload: Segment<Chain>,
+pub(super) struct Arrived<'a> {
+    pub(super) header: &'a Tcp,
+    /// Where its packet has it: it moves once, to where it waits to be read.
+    pub(super) payload: &'a mut Segment<Chain>,
     /// How long the segments were that it was put together of; 0 where it came as it is.
     cut: u16,
     ecn: Ecn,
 }
 
-impl Arrived {
+impl Arrived<'_> {
     pub(super) fn len(&self) -> u32 {
         // A chain has less than 4 GiB.
         self.payload.payload().len() as u32
@@ -90,7 +91,7 @@ impl Stack {
         }
     }
 
-    fn take(&mut self, now: u64, packet: Packet, input: Input) {
+    fn take(&mut self, now: u64, mut packet: Packet, input: Input) {
         self.take_back();
         match input {
             Input::Tcp(ip) => {
@@ -115,8 +116,8 @@ impl Stack {
                     return self.hand(other, What::Transport(ip, packet));
                 }
                 let cut = packet.gso().map_or(0, |gso| gso.size);
-                let (_, payload) = packet.into_parts();
-                self.segment(now, ends, id, Arrived { header, payload, cut, ecn: ip.ecn() });
+                let payload = packet.payload_mut();
+                self.segment(now, ends, id, Arrived { header: &header, payload, cut, ecn: ip.ecn() });
             }
             Input::Udp(ip) => self.datagram(now, &ip, packet),
             Input::Complaint(complaint) => self.complaint(now, &complaint),
@@ -133,7 +134,7 @@ impl Stack {
     }
 
     /// `id` is the connection of these ends, if there is one.
-    fn segment(&mut self, now: u64, ends: Ends, id: Option<Id>, arrived: Arrived) {
+    fn segment(&mut self, now: u64, ends: Ends, id: Option<Id>, arrived: Arrived<'_>) {
         self.stats.segments_in += 1;
         let Some(id) = id else {
             return self.without_connection(now, ends, arrived, None);
@@ -143,7 +144,7 @@ impl Stack {
             Some(Slot::Request(_)) => self.for_request(now, id, ends, arrived),
             Some(Slot::TimeWait(over)) => {
                 let mut lower = Lower { ip: &mut self.ip, ends, now };
-                let (header, len) = (&arrived.header, arrived.len());
+                let (header, len) = (arrived.header, arrived.len());
                 let fresh = over.rest.arrive(now, &self.config, header, len, &mut self.stats, &mut lower);
                 match fresh {
                     Fresh::Nothing => self.timers.set(id.index(), over.rest.deadline()),
@@ -158,26 +159,26 @@ impl Stack {
             }
             _ => {
                 self.stats.no_socket += 1;
-                self.refuse(now, ends, &arrived.header, arrived.len());
+                self.refuse(now, ends, arrived.header, arrived.len());
             }
         }
     }
 
-    fn for_connection(&mut self, now: u64, id: Id, ends: Ends, arrived: Arrived) {
+    fn for_connection(&mut self, now: u64, id: Id, ends: Ends, arrived: Arrived<'_>) {
         let len = arrived.len();
         let Arrived { header, payload, cut, ecn } = arrived;
         self.comes_to_room(id);
-        let after = self.with(now, id, |connection, ctx| connection.arrive(ctx, &header, payload, cut, ecn));
+        let after = self.with(now, id, |connection, ctx| connection.arrive(ctx, header, payload, cut, ecn));
         let Some(after) = after else { return };
         if matches!(after, After::Refuse | After::EndedRefuse) {
-            self.refuse(now, ends, &header, len);
+            self.refuse(now, ends, header, len);
         }
         self.follow(now, id, after);
     }
 
     /// For who is half open.
-    fn for_request(&mut self, now: u64, id: Id, ends: Ends, arrived: Arrived) {
-        let (header, len) = (&arrived.header, arrived.len());
+    fn for_request(&mut self, now: u64, id: Id, ends: Ends, arrived: Arrived<'_>) {
+        let (header, len) = (arrived.header, arrived.len());
         let Some(Slot::Request(pending)) = self.sockets.get(id) else { return };
         let parent = pending.listener;
         let Some(Slot::Listener(listener)) = self.sockets.get(parent) else {
@@ -212,7 +213,7 @@ impl Stack {
     }
 
     /// A connection is made of one that was half open.
-    fn complete(&mut self, now: u64, id: Id, arrived: Arrived) {
+    fn complete(&mut self, now: u64, id: Id, arrived: Arrived<'_>) {
         let Some(Slot::Request(pending)) = self.sockets.get_mut(id) else { return };
         let (ends, parent, agreed) = (pending.ends, pending.listener, *pending.request.agreed());
         let Some(Slot::Listener(listener)) = self.sockets.get_mut(parent) else { return };
@@ -223,7 +224,7 @@ impl Stack {
         let lengths = lengths(&self.ip, now, &ends);
         let mut lower = Lower { ip: &mut self.ip, ends, now };
         let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, &self.spare, lengths);
-        let connection = Connection::accepted(&mut ctx, settings, &agreed, &arrived.header);
+        let connection = Connection::accepted(&mut ctx, settings, &agreed, arrived.header);
         let connected = Connected {
             connection,
             ends,
@@ -243,8 +244,8 @@ impl Stack {
     }
 
     /// For nobody, or for who waits for connections. `number` is our first, where an old connection has given way.
-    fn without_connection(&mut self, now: u64, ends: Ends, arrived: Arrived, number: Option<Seq>) {
-        let (header, flags, len) = (&arrived.header, arrived.header.flags, arrived.len());
+    fn without_connection(&mut self, now: u64, ends: Ends, arrived: Arrived<'_>, number: Option<Seq>) {
+        let (header, flags, len) = (arrived.header, arrived.header.flags, arrived.len());
         let Some(parent) = self.demux.listener(ends.local) else {
             self.stats.no_socket += 1;
             return self.refuse(now, ends, header, len);
@@ -262,7 +263,14 @@ impl Stack {
     }
 
     /// Somebody wants to be connected (the kernel's tcp_conn_request()).
-    fn half_open(&mut self, now: u64, parent: Id, ends: Ends, arrived: Arrived, number: Option<Seq>) {
+    fn half_open(
+        &mut self,
+        now: u64,
+        parent: Id,
+        ends: Ends,
+        arrived: Arrived<'_>,
+        number: Option<Seq>,
+    ) {
         let Some(Slot::Listener(listener)) = self.sockets.get_mut(parent) else { return };
         if listener.is_full() {
             self.stats.accept_queue_full += 1;
@@ -279,7 +287,7 @@ impl Stack {
         let number = number.unwrap_or_else(|| self.numbers.sequence(now, &ends));
         let offset = self.clock_offset(&ends);
         let (mtu, ..) = lengths(&self.ip, now, &ends);
-        let mut request = Request::new(now, &self.config, &settings, &arrived.header, mtu, number, offset);
+        let mut request = Request::new(now, &self.config, &settings, arrived.header, mtu, number, offset);
         let opening = self.opening(now, parent, &ends, &arrived);
         if opening.early {
             return self.begin_early(now, parent, ends, &request, arrived, opening.cookie);
@@ -340,7 +348,8 @@ impl Stack {
         self.stats.segments_out += 1;
         self.stats.resets_out += 1;
         let mut lower = Lower { ip: &mut self.ip, ends, now };
-        lower.emit(Outgoing { header: reset, payload: Segment::default(), cut: None, service: 0, ttl: 64 });
+        let (header, packet) = (&mut reset, Packet::default());
+        lower.emit(Outgoing { header, packet, cut: None, service: 0, ttl: 64 });
     }
 
     /// A router, or the peer's host, complains about a segment of ours.

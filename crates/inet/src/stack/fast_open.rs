@@ -35,7 +35,7 @@ impl Stack {
     }
 
     /// Whether a SYN may begin a connection at once (tcp_try_fastopen()).
-    pub(super) fn opening(&mut self, now: u64, parent: Id, ends: &Ends, arrived: &Arrived) -> Opening {
+    pub(super) fn opening(&mut self, now: u64, parent: Id, ends: &Ends, arrived: &Arrived<'_>) -> Opening {
         let (used, shown) = (self.config.fast_open, arrived.header.options.fast_open);
         let Some(Slot::Listener(listener)) = self.sockets.get_mut(parent) else { return Opening::PLAIN };
         if shown.is_some_and(|cookie| cookie.bytes().is_empty()) {
@@ -81,7 +81,7 @@ impl Stack {
         parent: Id,
         ends: Ends,
         request: &Request,
-        arrived: Arrived,
+        arrived: Arrived<'_>,
         cookie: Option<Cookie>,
     ) {
         let Some(Slot::Listener(listener)) = self.sockets.get_mut(parent) else { return };
@@ -92,7 +92,7 @@ impl Stack {
         let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, &self.spare, lengths);
         let Arrived { header, payload, .. } = arrived;
         let agreed = request.agreed();
-        let connection = Connection::answer_early(&mut ctx, settings, agreed, &header, payload, cookie);
+        let connection = Connection::answer_early(&mut ctx, settings, agreed, header, payload, cookie);
         let deadline = connection.deadline();
         let connected = Box::new(Connected {
             connection,

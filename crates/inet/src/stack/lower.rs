@@ -7,7 +7,7 @@ use crate::tcp::memory::Pressure;
 use crate::tcp::{Config, Context, Emit, Outgoing, Sent, Stats, Wake};
 use crate::wire::checksum::{leave_unfinished, pseudo};
 use crate::wire::{Ip, Ipv4, Protocol, Tcp};
-use onecopy_link::{Gso, Packet, Train};
+use onecopy_link::{Gso, Train};
 
 /// What lies below one connection.
 pub(super) struct Lower<'a> {
@@ -57,13 +57,12 @@ pub(super) fn context<'a>(
 }
 
 impl Emit for Lower<'_> {
-    fn emit(&mut self, segment: Outgoing) -> Sent {
-        let Outgoing { mut header, payload, cut, service, ttl } = segment;
+    fn emit(&mut self, segment: Outgoing<'_>) -> Sent {
+        let Outgoing { header, mut packet, cut, service, ttl } = segment;
         let (from, to) = (self.ends.local, self.ends.remote);
         (header.from, header.to) = (from.port, to.port);
-        let len = header.len() + payload.payload().len();
+        let len = header.len() + packet.len();
         let sum = pseudo(from.ip, to.ip, Protocol::TCP, len as u32);
-        let mut packet = Packet::from(payload);
         let written = header.write(packet.head_mut(), sum).is_ok()
             && leave_unfinished(&mut packet, 0, Tcp::CHECKSUM).is_ok();
         debug_assert!(written, "a segment's options fit its header, and that the head");

@@ -5,17 +5,16 @@ use super::fast_open::News;
 use super::memory::Pressure;
 use super::stats::Stats;
 use crate::wire::Tcp;
-use onecopy_chain::Chain;
-use onecopy_chain::notify::Segment;
+use onecopy_link::Packet;
 use onecopy_pool::Pages;
 
 /// A segment on its way down.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct Outgoing<'a> {
     /// Its header; the ports are the layer's below to write.
-    pub header: Tcp,
-    /// Its bytes.
-    pub payload: Segment<Chain>,
+    pub header: &'a mut Tcp,
+    /// Its bytes, in a packet without headers.
+    pub packet: Packet,
     /// It is a super-segment, to be cut into parts of so many bytes.
     pub cut: Option<u16>,
     /// The network's type of service, with ECT where the connection says so.
@@ -36,7 +35,7 @@ pub enum Sent {
 /// Takes segments of one connection.
 pub trait Emit {
     /// One more, behind those before.
-    fn emit(&mut self, segment: Outgoing) -> Sent;
+    fn emit(&mut self, segment: Outgoing<'_>) -> Sent;
 }
 
 /// What a call on a connection is made with.

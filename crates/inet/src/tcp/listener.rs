@@ -7,7 +7,7 @@ use super::settings::Settings;
 use super::stats::Stats;
 use crate::wire::tcp::Cookie;
 use crate::wire::{Flags, Seq, Tcp};
-use onecopy_chain::notify::Segment;
+use onecopy_link::Packet;
 
 /// Connections that are half open: what a listener keeps of each until its last ACK comes. (The kernel's request_sock.)
 #[derive(Debug)]
@@ -121,10 +121,10 @@ impl Request {
         self.emit(header, stats, out);
     }
 
-    fn emit(&self, header: Tcp, stats: &mut Stats, out: &mut dyn Emit) {
+    fn emit(&self, mut header: Tcp, stats: &mut Stats, out: &mut dyn Emit) {
         stats.segments_out += 1;
         let (service, ttl) = (self.service, self.ttl);
-        out.emit(Outgoing { header, payload: Segment::default(), cut: None, service, ttl });
+        out.emit(Outgoing { header: &mut header, packet: Packet::default(), cut: None, service, ttl });
     }
 
     /// Says what has arrived, to who should not have sent what it did.

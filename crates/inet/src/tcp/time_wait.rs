@@ -7,7 +7,7 @@ use super::emit::{Emit, Outgoing};
 use super::stats::Stats;
 use crate::wire::tcp::Timestamps;
 use crate::wire::{Flags, Seq, Tcp};
-use onecopy_chain::notify::Segment;
+use onecopy_link::Packet;
 
 /// All that is left of it.
 #[derive(Debug)]
@@ -125,6 +125,6 @@ impl TimeWait {
         header.options.timestamps = self.ts_recent.map(|echo| Timestamps { value, echo });
         stats.segments_out += 1;
         let (service, ttl) = (self.service, self.ttl);
-        out.emit(Outgoing { header, payload: Segment::default(), cut: None, service, ttl });
+        out.emit(Outgoing { header: &mut header, packet: Packet::default(), cut: None, service, ttl });
     }
 }

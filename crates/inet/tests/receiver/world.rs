@@ -99,7 +99,7 @@ impl World {
     }
 
     pub fn give_chain(&mut self, header: &Tcp, chain: Chain) -> (Accepted, AckWhen) {
-        let arrival = Arrival { header, payload: chain.into(), cut: self.cut, ecn: self.ecn };
+        let arrival = Arrival { header, payload: &mut chain.into(), cut: self.cut, ecn: self.ecn };
         let pages = self.lends.then_some(&self.pool as &dyn onecopy_pool::Pages);
         let accepted = self.rcv.accept(&self.moment, arrival, pages);
         (accepted, self.rcv.check_ack(&self.moment))

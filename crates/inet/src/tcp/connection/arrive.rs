@@ -25,13 +25,13 @@ enum Check {
 }
 
 impl Connection {
-    /// A segment has arrived for it. `ecn` is what its network header said, `cut` how long the segments were that it was put together of, 0
+    /// A segment has arrived for it. What is taken of `payload` is taken out of there. `ecn` is what its network header said, `cut` how long the segments were that it was put together of, 0
     /// where it came as it is.
     pub fn arrive(
         &mut self,
         ctx: &mut Context<'_>,
         header: &Tcp,
-        payload: Segment<Chain>,
+        payload: &mut Segment<Chain>,
         cut: u16,
         ecn: Ecn,
     ) -> After {
@@ -263,7 +263,7 @@ impl Connection {
         &mut self,
         ctx: &mut Context<'_>,
         header: &Tcp,
-        payload: Segment<Chain>,
+        payload: &mut Segment<Chain>,
         cut: u16,
         ecn: Ecn,
     ) -> After {

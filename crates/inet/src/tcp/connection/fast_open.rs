@@ -50,8 +50,8 @@ impl Connection {
             header.options = Options { fast_open: attempt.option, ..handshake.offer().options(clock, 0) };
             header.flags.set(Flags::ECE | Flags::CWR, handshake.asks_for_ecn());
         }
-        let payload = connection.out.range(0, taken as usize).unwrap_or_default();
-        connection.emit_with(ctx, header, payload, None, false);
+        let packet = connection.out.packet(0, taken as usize);
+        connection.emit_with(ctx, header, packet, None, false);
         let syn = Transmit { seq: iss, len: taken, syn: true, packets: 1, push: true, ..Transmit::default() };
         connection.snd.transmitted(ctx.now, syn);
         if taken > 0 {
@@ -183,7 +183,7 @@ impl Connection {
         settings: Arc<Settings>,
         agreed: &Agreed,
         syn: &Tcp,
-        payload: Segment<Chain>,
+        payload: &mut Segment<Chain>,
         cookie: Option<Cookie>,
     ) -> Connection {
         let mut connection = Connection::new_passive(ctx, settings, agreed);

@@ -369,7 +369,7 @@ impl Connection {
             header.options = handshake.offer.options(clock, 0);
             header.flags.set(Flags::ECE | Flags::CWR, handshake.ecn);
         }
-        self.emit(ctx, header, Segment::default(), None)
+        self.emit(ctx, header)
     }
 
     /// Nobody has answered the SYN: sends it again, or gives up (the kernel's tcp_write_timeout()).
@@ -419,7 +419,7 @@ impl Connection {
         &mut self,
         ctx: &mut Context<'_>,
         header: &Tcp,
-        payload: Segment<Chain>,
+        payload: &mut Segment<Chain>,
     ) -> After {
         let Some(handshake) = self.handshake.as_deref() else { return After::Refuse };
         let (offer, ecn, first_at) = (handshake.offer, handshake.ecn, handshake.first_at);

@@ -1,8 +1,8 @@
 //! What was given to be sent, until it is acknowledged.
 
 use super::unsent::Unsent;
-use onecopy_chain::notify::{Fate, Segment, SegmentQueue};
-use onecopy_chain::{Chain, ChainError};
+use onecopy_chain::notify::{Fate, SegmentQueue};
+use onecopy_link::Packet;
 
 /// Bytes from the first unacknowledged one on: what is under way, then what waits. A pointer, where there are none.
 #[derive(Debug, Default)]
@@ -42,17 +42,14 @@ impl Outbox {
         &mut self.0.get_or_insert_default().queue
     }
 
-    /// `len` bytes from byte `at` on, by reference.
-    ///
-    /// # Errors
-    ///
-    /// As [`SegmentQueue::range`].
-    pub fn range(&self, at: u64, len: usize) -> Result<Segment<Chain>, ChainError> {
-        match &self.0 {
-            Some(bytes) => bytes.queue.range(at, len),
-            None if len == 0 => Ok(Segment::default()),
-            None => Err(ChainError::BeyondEnd { at: usize::try_from(at).unwrap_or(usize::MAX), len: 0 }),
+    /// A packet of `len` bytes from byte `at` on, by reference: as far as [`SegmentQueue::range`] goes.
+    pub fn packet(&self, at: u64, len: usize) -> Packet {
+        let mut packet = Packet::default();
+        if let Some(bytes) = self.0.as_ref().filter(|_| len > 0) {
+            // A range of what is queued cannot fail, but for a chain whose checksum is open, which nobody puts there.
+            let _ = bytes.queue.range_to(at, len, packet.payload_mut());
         }
+        packet
     }
 
     /// The peer has the first `n` bytes.

@@ -4,8 +4,7 @@ use super::{Connection, Traits, milliseconds};
 use crate::tcp::emit::{Context, Outgoing, Sent};
 use crate::wire::tcp::Timestamps;
 use crate::wire::{Flags, Seq, Tcp};
-use onecopy_chain::Chain;
-use onecopy_chain::notify::Segment;
+use onecopy_link::Packet;
 
 /// Bytes of the fixed headers of IPv4 and TCP.
 pub(super) const HEADERS: u32 = 40;
@@ -55,24 +54,21 @@ impl Connection {
         header
     }
 
-    /// Sends it; says whether it left.
+    /// Sends a segment without data; says whether it left.
     pub(super) fn emit(
         &mut self,
         ctx: &mut Context<'_>,
         header: Tcp,
-        payload: Segment<Chain>,
-        cut: Option<u16>,
     ) -> Sent {
-        let fresh = !payload.payload().is_empty() && header.seq == self.snd.nxt();
-        self.emit_with(ctx, header, payload, cut, fresh)
+        self.emit_with(ctx, header, Packet::default(), None, false)
     }
 
-    /// As [`Connection::emit`]; `fresh` data takes part in ECN (RFC 3168, section 6.1.5: what is sent again does not).
+    /// As [`Connection::emit`], of the bytes in `packet`; `fresh` data takes part in ECN (RFC 3168, section 6.1.5: what is sent again does not).
     pub(super) fn emit_with(
         &mut self,
         ctx: &mut Context<'_>,
-        header: Tcp,
-        payload: Segment<Chain>,
+        mut header: Tcp,
+        packet: Packet,
         cut: Option<u16>,
         fresh: bool,
     ) -> Sent {
@@ -82,7 +78,7 @@ impl Connection {
         }
         ctx.stats.segments_out += 1;
         let (service, ttl) = (self.settings.service & !3 | ect, self.settings.ttl);
-        let sent = ctx.out.emit(Outgoing { header, payload, cut, service, ttl });
+        let sent = ctx.out.emit(Outgoing { header: &mut header, packet, cut, service, ttl });
         if sent == Sent::Refused {
             ctx.stats.refused += 1;
             if self.state.is_synchronized() {
@@ -97,7 +93,7 @@ impl Connection {
     pub(super) fn send_ack(&mut self, ctx: &mut Context<'_>) {
         let seq = self.acceptable_seq();
         let header = self.header(ctx.now, Flags::ACK, seq);
-        self.emit(ctx, header, Segment::default(), None);
+        self.emit(ctx, header);
     }
 
     /// A place that the peer takes for one in its window, even where it has shrunk that (the kernel's tcp_acceptable_seq()).
@@ -112,7 +108,7 @@ impl Connection {
         let seq = self.acceptable_seq();
         let header = self.header(ctx.now, Flags::RST | Flags::ACK, seq);
         ctx.stats.resets_out += 1;
-        self.emit(ctx, header, Segment::default(), None);
+        self.emit(ctx, header);
     }
 
     /// Answers what should not have come, unless that was done not long ago (the kernel's tcp_oow_rate_limited()).

@@ -8,8 +8,7 @@ use crate::tcp::emit::{Context, Sent};
 use crate::tcp::snd::{State as Recovery, Transmit};
 use crate::tcp::state::State;
 use crate::wire::{Flags, Seq};
-use onecopy_chain::Chain;
-use onecopy_chain::notify::Segment;
+use onecopy_link::Packet;
 
 /// How long a connection keeps what it would need if it went on.
 pub(super) const RESTS_AFTER: u64 = 1_000_000_000;
@@ -289,12 +288,12 @@ impl Connection {
         let offset = u64::from(self.flight());
         let mut len = self.out.unsent().first().map_or(0, |first| first.len.min(len));
         // No more fragments than the link takes; and pushed there, as the kernel does where an sk_buff has no more place for one.
-        let (payload, full) = self.payload(ctx, offset, len);
+        let (packet, full) = self.packet(ctx, offset, len);
         if full {
-            len = payload.payload().len() as u32;
+            len = packet.len() as u32;
         }
         // It ends, too, where memory of another kind begins that no chain has both of, and is not joined to that when it is sent again.
-        let ends = payload.payload().len() as u32;
+        let ends = packet.len() as u32;
         let mut piece = self.out.unsent_mut().take(len.min(ends));
         let taken = piece;
         piece.push |= full;
@@ -318,7 +317,7 @@ impl Connection {
         };
         let header = self.header(ctx.now, flags, seq);
         self.rcv.data_sent(ctx.now);
-        let sent = self.emit_with(ctx, header, payload, cut, true);
+        let sent = self.emit_with(ctx, header, packet, cut, true);
         if sent == Sent::Refused {
             self.out.unsent_mut().put_back(taken);
             return sent;
@@ -331,21 +330,23 @@ impl Connection {
         sent
     }
 
-    /// Up to `len` bytes from byte `at` of what is queued, by reference: fewer where memory of another kind begins, and where the link takes
+    /// A packet of up to `len` bytes from byte `at` of what is queued, by reference: fewer where memory of another kind begins, and where the link takes
     /// no more fragments; whether it is that.
-    fn payload(&self, ctx: &Context<'_>, at: u64, len: u32) -> (Segment<Chain>, bool) {
-        // A range of what is queued cannot fail, but for a chain whose checksum is open, which nobody puts there.
-        let range = |len: u32| self.out.range(at, len as usize).unwrap_or_default();
-        let (payload, most) = (range(len), ctx.fragments.max(1));
-        if payload.payload().fragment_count() <= most {
-            return (payload, false);
+    fn packet(&self, ctx: &Context<'_>, at: u64, len: u32) -> (Packet, bool) {
+        let (packet, most) = (self.out.packet(at, len as usize), ctx.fragments.max(1));
+        let payload = packet.payload().payload();
+        if payload.fragment_count() <= most {
+            return (packet, false);
         }
-        let fits = payload.payload().fragments().take(most);
-        (range(fits.map(|fragment| fragment.len() as u32).sum()), true)
+        let fits = payload.fragments().take(most).map(|fragment| fragment.len()).sum();
+        (self.out.packet(at, fits), true)
     }
 
     /// Sends again what was lost, as far as the window of congestion lets it.
     pub(super) fn retransmit_lost(&mut self, ctx: &mut Context<'_>) {
+        if !self.snd.awaits_resending() {
+            return;
+        }
         // What has come out of order since takes room in each segment (tcp_current_mss()).
         self.snd.set_mss(self.segment_len(ctx));
         let longest = self.longest(ctx, self.snd.mss());
@@ -360,8 +361,8 @@ impl Connection {
     fn retransmit(&mut self, ctx: &mut Context<'_>, mut transmit: Transmit) -> Sent {
         let mss = self.snd.mss();
         let at = transmit.seq.since(self.snd.una()).max(0) as u64;
-        let (payload, _) = self.payload(ctx, at, transmit.len);
-        let ends = payload.payload().len() as u32;
+        let (packet, _) = self.packet(ctx, at, transmit.len);
+        let ends = packet.len() as u32;
         if ends < transmit.len {
             // Small pieces were joined that are of two kinds of memory, or more fragments than the link takes: the rest goes next.
             let packets = ends.div_ceil(mss).max(1);
@@ -373,7 +374,7 @@ impl Connection {
         let cut = (transmit.packets > 1).then_some(mss.min(u32::from(u16::MAX)) as u16);
         let header = self.header(ctx.now, flags, transmit.seq);
         ctx.stats.retransmitted += u64::from(transmit.packets);
-        let sent = self.emit_with(ctx, header, payload, cut, false);
+        let sent = self.emit_with(ctx, header, packet, cut, false);
         match sent {
             Sent::Left => self.snd.retransmitted(ctx.now, &transmit),
             Sent::Refused => self.snd.not_retransmitted(ctx.now, &transmit),
@@ -386,7 +387,7 @@ impl Connection {
         let seq: Seq = self.snd.una().minus(1);
         ctx.stats.probes += 1;
         let header = self.header(ctx.now, Flags::ACK, seq);
-        self.emit(ctx, header, Segment::<Chain>::default(), None)
+        self.emit(ctx, header)
     }
 
     /// Where something waits and nothing is under way whose ACK would let it go, the peer's window is asked for in time. Where nothing waits,

@@ -84,7 +84,7 @@ impl Receiver {
     /// Takes a segment in that [`Receiver::check`] found acceptable: step 7 and 8 of RFC 9293, section 3.10.7.4. `pages` are what bytes are
     /// copied to when memory is short; without them more is given up.
     pub fn accept(&mut self, moment: &Moment, arrival: Arrival<'_>, pages: Option<&dyn Pages>) -> Accepted {
-        let Arrival { header, mut payload, cut, ecn } = arrival;
+        let Arrival { header, payload, cut, ecn } = arrival;
         let len = payload.payload().len() as u32;
         let fin = header.flags.contains(Flags::FIN);
         let (seq, size) = (header.seq, len + u32::from(fin));
@@ -144,7 +144,7 @@ impl Receiver {
         &mut self,
         moment: &Moment,
         incoming: Incoming<'_>,
-        payload: Segment<Chain>,
+        payload: &mut Segment<Chain>,
         pages: Option<&dyn Pages>,
     ) -> Accepted {
         let mut accepted = Accepted::default();
@@ -158,15 +158,15 @@ impl Receiver {
         }
         let (before, held) = (self.nxt, self.held());
         let known = self.nxt.since(incoming.seq) as u32;
-        let payload = skip(payload, known.min(incoming.len));
+        skip(payload, known.min(incoming.len));
         if let Some(behind) = &mut self.behind {
             if let Some(fin) = incoming.fin {
                 behind.set_fin(fin);
             }
-            self.fill(payload);
+            self.fill(std::mem::take(payload));
         } else {
             self.nxt = self.nxt.plus(payload.payload().len() as u32);
-            self.queue.push(payload);
+            self.queue.push(std::mem::take(payload));
         }
         accepted.readable = self.nxt.since(before) as u32;
         self.received += u64::from(accepted.readable);
@@ -210,7 +210,7 @@ impl Receiver {
             self.queue.push(split(&mut payload, from.since(at) as u32));
             behind.take_first(&mut self.queue);
             let known = if until.before(end) { until } else { end };
-            payload = skip(payload, known.since(from) as u32);
+            skip(&mut payload, known.since(from) as u32);
             if known.after(from) {
                 self.twice(from, known);
             }
@@ -225,7 +225,7 @@ impl Receiver {
     fn take_behind(
         &mut self,
         incoming: Incoming<'_>,
-        mut payload: Segment<Chain>,
+        payload: &mut Segment<Chain>,
         pages: Option<&dyn Pages>,
     ) -> Accepted {
         let mut accepted = Accepted::default();
@@ -246,14 +246,14 @@ impl Receiver {
                 accepted.refused = Some(Refused::BehindFin);
                 return accepted;
             }
-            payload = split(&mut payload, keep);
+            *payload = split(payload, keep);
         }
         let ended = behind.fin().is_some();
         if let Some(fin) = incoming.fin {
             behind.set_fin(fin);
         }
         let mut twice: Option<(Seq, Seq)> = None;
-        let new = behind.insert(seq, payload, |from, until| extend(&mut twice, from, until));
+        let new = behind.insert(seq, std::mem::take(payload), |from, until| extend(&mut twice, from, until));
         let forgotten = behind.note(seq);
         accepted.out_of_order = new > 0 || (behind.fin().is_some() && !ended);
         if !accepted.out_of_order {

@@ -88,8 +88,8 @@ pub struct Agreed {
 pub struct Arrival<'a> {
     /// Its header.
     pub header: &'a Tcp,
-    /// Its data.
-    pub payload: Segment<Chain>,
+    /// Its data: what is taken in is taken out of there.
+    pub payload: &'a mut Segment<Chain>,
     /// Bytes that each of its segments had, if it was put together of several; 0 if it came as it is.
     pub cut: u16,
     /// What its IP header says of congestion.

@@ -113,7 +113,7 @@ impl Reassembly {
             if let Some(block) = next.filter(|block| !block.from.after(at) && at.before(block.end())) {
                 let until = if block.end().before(end) { block.end() } else { end };
                 twice(at, until);
-                rest = skip(rest, until.since(at) as u32);
+                skip(&mut rest, until.since(at) as u32);
                 at = until;
                 continue;
             }
@@ -325,12 +325,11 @@ pub(super) fn split(rest: &mut Segment<Chain>, len: u32) -> Segment<Chain> {
     std::mem::replace(rest, behind)
 }
 
-/// Without its first `len` bytes.
-pub(super) fn skip(mut rest: Segment<Chain>, len: u32) -> Segment<Chain> {
+/// Frees its first `len` bytes.
+pub(super) fn skip(rest: &mut Segment<Chain>, len: u32) {
     if len > 0 {
-        split(&mut rest, len).free(Fate::Sent);
+        split(rest, len).free(Fate::Sent);
     }
-    rest
 }
 
 /// Keeps the first `len` bytes.

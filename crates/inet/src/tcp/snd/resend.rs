@@ -3,6 +3,11 @@
 use super::*;
 
 impl Sender {
+    /// Whether something may be to be sent again.
+    pub fn awaits_resending(&self) -> bool {
+        self.flight.as_ref().is_some_and(|flight| flight.due != Due::Nothing || flight.forced.is_some())
+    }
+
     /// What is to be sent again now: what a timer wants, or what is lost, as far as the windows of congestion and of the peer let it go.
     /// Whoever sends it says so ([`Sender::retransmitted`]), and asks again.
     ///

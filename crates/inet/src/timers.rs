@@ -87,6 +87,9 @@ impl Wheel {
         }
         let node = self.nodes[index];
         if node.prev != NONE {
+            if node.at == at {
+                return;
+            }
             // A time that only moves a little, as each ACK moves one: it stays where it lies.
             if self.place(node.at) == self.place(at) {
                 self.nodes[index].at = at;

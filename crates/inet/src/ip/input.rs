@@ -181,11 +181,12 @@ impl Interface {
             return Err(Reason::Truncated);
         }
         let (from, to) = (ip.from.into(), ip.to.into());
+        let usual = self.usual(to, from).is_some();
         let loops = ip.to.is_loopback();
-        if loops || !is_host(from) || self.is_broadcast(from) || self.is_local(from) {
+        if !usual && (loops || !is_host(from) || self.is_broadcast(from) || self.is_local(from)) {
             return Err(Reason::Martian);
         }
-        let all = !self.is_local(to);
+        let all = !usual && !self.is_local(to);
         if all {
             if !self.is_broadcast(to) {
                 return Err(Reason::OtherHost);

@@ -130,6 +130,8 @@ pub struct Interface {
     pub(super) mac: Mac,
     pub(super) addresses: Vec<Cidr>,
     pub(super) routes: Routes,
+    /// Between whom the last packet went.
+    pub(super) usual: Option<Pair>,
     pub(super) neighbours: Cache,
     /// What leaves next, as the link takes it.
     pub(super) out: VecDeque<Packet>,
@@ -148,6 +150,17 @@ pub struct Interface {
     pub(super) stats: Stats,
     /// Other stacks of the same host, where there are some.
     pub(crate) others: Option<Others>,
+}
+
+/// Two hosts' addresses of which all is known that is asked of a packet's, since nothing of ours changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pair {
+    /// One of ours, and no loopback.
+    pub ours: IpAddr,
+    /// Another host's, not that of all.
+    pub theirs: IpAddr,
+    /// Who is to get packets for it next.
+    pub hop: IpAddr,
 }
 
 impl Interface {
@@ -208,6 +221,7 @@ impl Interface {
             mac,
             addresses,
             routes: table,
+            usual: None,
             neighbours: Cache::new(&seed, neighbours),
             out: VecDeque::new(),
             queue,
@@ -269,6 +283,12 @@ impl Interface {
         let loops = matches!(address, IpAddr::V4(address) if address.is_loopback());
         let all = |own: &Cidr| loops && own.address().is_ipv4() && own.address().is_loopback();
         self.addresses.iter().any(|own| own.address() == address || all(own))
+    }
+
+    /// Whether packets went lately from `ours` to `theirs`, and to whom next.
+    #[inline]
+    pub(crate) fn usual(&self, ours: IpAddr, theirs: IpAddr) -> Option<IpAddr> {
+        self.usual.filter(|pair| pair.ours == ours && pair.theirs == theirs).map(|pair| pair.hop)
     }
 
     /// Whether `address` is that of all on a network of ours.

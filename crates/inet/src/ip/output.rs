@@ -1,7 +1,7 @@
 //! Packets out: headers in front, then to the neighbour, then as the link takes them.
 
 use super::complaint::Complaint;
-use super::interface::{Interface, is_host};
+use super::interface::{Interface, Pair, is_host};
 use super::stats::Reason;
 use crate::neigh::Hop;
 use crate::wire::arp::Operation;
@@ -82,12 +82,23 @@ impl Interface {
     }
 
     fn send(&mut self, now: u64, about: &Outgoing, mut packet: Packet) -> Result<(), Reason> {
-        if !self.is_local(about.from) {
-            return Err(Reason::BadAddress);
+        let (hop, broadcast) = match self.usual(about.from, about.to) {
+            Some(hop) => (hop, false),
+            None if !self.is_local(about.from) => return Err(Reason::BadAddress),
+            None if self.is_local(about.to) => return self.loop_back(now, about, packet),
+            None => self.way(about)?,
+        };
+        let mtu = self.path_mtu(now, about.to) as usize;
+        let whole = Ip::header_len(about.to) + packet.len();
+        if whole > mtu && !about.dont_fragment && packet.gso().is_none() {
+            return self.in_parts(now, about, hop, broadcast, mtu, packet);
         }
-        if self.is_local(about.to) {
-            return self.loop_back(now, about, packet);
-        }
+        self.write(about, &mut packet)?;
+        self.hand(now, hop, broadcast, packet)
+    }
+
+    /// To whom a packet goes next that leaves here, and whether it is for all on a network.
+    fn way(&mut self, about: &Outgoing) -> Result<(IpAddr, bool), Reason> {
         // (Nobody else knows whom to answer.)
         if about.from.is_loopback() {
             return Err(Reason::BadAddress);
@@ -96,14 +107,12 @@ impl Interface {
         if !broadcast && !is_host(about.to) || broadcast && about.protocol == Protocol::TCP {
             return Err(Reason::BadAddress);
         }
-        let hop = if broadcast { about.to } else { self.routes.hop(about.to).ok_or(Reason::NoRoute)? };
-        let mtu = self.path_mtu(now, about.to) as usize;
-        let whole = Ip::header_len(about.to) + packet.len();
-        if whole > mtu && !about.dont_fragment && packet.gso().is_none() {
-            return self.in_parts(now, about, hop, broadcast, mtu, packet);
+        if broadcast {
+            return Ok((about.to, true));
         }
-        self.write(about, &mut packet)?;
-        self.hand(now, hop, broadcast, packet)
+        let hop = self.routes.hop(about.to).ok_or(Reason::NoRoute)?;
+        self.usual = Some(Pair { ours: about.from, theirs: about.to, hop });
+        Ok((hop, false))
     }
 
     /// Takes a packet to an address of ours.

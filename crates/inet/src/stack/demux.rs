@@ -106,6 +106,8 @@ pub struct Demux {
     connections: HashTable<Name>,
     listeners: Table<Place, Id>,
     key: Key,
+    /// Whose the last packet was, which the next one often is, too. Invariant: it is in the table.
+    last: Option<Id>,
 }
 
 /// A connection, as the table has it.
@@ -131,6 +133,7 @@ impl Demux {
             connections: HashTable::new(),
             listeners: Table::with_hasher(Key::derive(seed, "listeners")),
             key: Key::derive(seed, "connections"),
+            last: None,
         }
     }
 
@@ -144,6 +147,17 @@ impl Demux {
         let hash = self.hash(ends);
         let found = |name: &Name| name.hash == hash && has(name.id, ends);
         self.connections.find(spread(hash), found).map(|name| name.id)
+    }
+
+    /// The same of a packet that has come: the connection that the one before was of is asked first.
+    #[inline]
+    pub fn of_packet(&mut self, ends: &Ends, has: impl Fn(Id, &Ends) -> bool) -> Option<Id> {
+        if let Some(last) = self.last.filter(|last| has(*last, ends)) {
+            return Some(last);
+        }
+        let id = self.connection(ends, has);
+        self.last = id.or(self.last);
+        id
     }
 
     /// Who listens at this address, else who listens at its port at any.
@@ -166,6 +180,7 @@ impl Demux {
     /// They are nobody's any more, if they were `id`'s.
     pub fn disconnect(&mut self, ends: &Ends, id: Id) -> bool {
         let hash = self.hash(ends);
+        self.last = self.last.filter(|last| *last != id);
         let entry = self.connections.find_entry(spread(hash), |name| name.hash == hash && name.id == id);
         entry.map(|entry| entry.remove()).is_ok()
     }

@@ -20,7 +20,7 @@ pub(super) struct Lower<'a> {
 /// To an address of ours no packet is cut. TCP knows no addresses, and counts IPv4's header in both: what IPv6's is longer by is taken off.
 pub(super) fn lengths(ip: &Interface, now: u64, ends: &Ends) -> (u32, u32, usize) {
     let longer = (Ip::header_len(ends.remote.ip) - Ipv4::LEN) as u32;
-    if ip.is_local(ends.remote.ip) {
+    if ip.usual(ends.local.ip, ends.remote.ip).is_none() && ip.is_local(ends.remote.ip) {
         return (ip::LOCAL_MTU - longer, 0, usize::MAX);
     }
     let link = ip.capabilities();

@@ -32,6 +32,7 @@ pub use socket::Bound;
 use crate::ip::Interface;
 use crate::key::{Key, Seed};
 use crate::tcp::fast_open::{Cache, Keys};
+use crate::tcp::memory::Pressure;
 use crate::tcp::{self, After, Connection, Context, Wake};
 use crate::timers::Wheel;
 use demux::{Demux, Ends};
@@ -190,6 +191,7 @@ impl Stack {
     }
 
     /// The next packet for the link; `None` when there is none.
+    #[inline]
     pub fn transmit(&mut self) -> Option<Packet> {
         let packet = self.ip.transmit();
         self.udp_room();
@@ -257,8 +259,8 @@ impl Stack {
 
     /// The connection of these ends.
     #[inline]
-    fn connection(&self, ends: &Ends) -> Option<Id> {
-        self.demux.connection(ends, |id, ends| has(&self.sockets, id, ends))
+    fn connection(&mut self, ends: &Ends) -> Option<Id> {
+        self.demux.of_packet(ends, |id, ends| has(&self.sockets, id, ends))
     }
 
     /// Has packets of these ends be `id`'s, unless they are somebody's.
@@ -273,14 +275,15 @@ impl Stack {
         id: Id,
         call: impl FnOnce(&mut Connection, &mut Context<'_>) -> R,
     ) -> Option<R> {
-        let share = self.share();
+        let pressure = self.shared.pressure(&self.config);
+        // (Only who is short has to share.)
+        let share = if pressure == Pressure::Short { self.share() } else { u64::MAX };
         let connected = self.sockets.get_mut(id)?.connected_mut()?;
         let lengths = lengths(&self.ip, now, &connected.ends);
         let mut lower = Lower { ip: &mut self.ip, ends: connected.ends, now };
         let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, &self.spare, lengths);
-        (ctx.pressure, ctx.memory_left) =
-            (self.shared.pressure(&self.config), self.shared.left(&self.config));
-        ctx.memory_share = share;
+        (ctx.pressure, ctx.memory_share) = (pressure, share);
+        ctx.memory_left = self.shared.left(&self.config);
         let room = self.rooms.left(connected);
         connected.connection.set_room(room);
         let result = call(&mut connected.connection, &mut ctx);

@@ -320,10 +320,14 @@ impl Stack {
     }
 
     /// Packets have left: who waits for room goes on once there is enough of it.
+    #[inline]
     pub(super) fn udp_room(&mut self) {
-        if self.udp.waiting.is_empty() || self.ip.room() < self.udp.enough {
-            return;
+        if !self.udp.waiting.is_empty() && self.ip.room() >= self.udp.enough {
+            self.tell_udp_room();
         }
+    }
+
+    fn tell_udp_room(&mut self) {
         for id in self.udp.waiting.drain(..) {
             if let Some(attached) = self.sockets.get_mut(id).and_then(Slot::udp_mut) {
                 attached.waits = false;

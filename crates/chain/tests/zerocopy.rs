@@ -123,6 +123,7 @@ fn what_is_refused_by_a_full_socket_leaves_no_trace() {
 
 #[test]
 fn memory_is_charged_for_all_sockets_until_it_is_back() {
+    onecopy_testing::alone!();
     let pool = pool();
     // As mm_account_pinned_pages(): two pages more than the bytes come to, of 10.
     let account = Account::new(Allowance { pinned: Some(10 << 12), ..unlimited() });
@@ -149,6 +150,65 @@ fn memory_is_charged_for_all_sockets_until_it_is_back() {
     assert!(send(&mut one, &pool, 1, 1, Tell::Notice).is_err());
     // Without bytes there is nothing to keep.
     assert!(send(&mut one, &pool, 0, 0, Tell::Notice).is_ok());
+}
+
+#[test]
+fn accounts_share_the_limit_of_the_process() {
+    onecopy_testing::alone!();
+    let pool = pool();
+    let ten = Allowance { pinned: Some(10 << 12), ..unlimited() };
+    let accounts = [Account::new(ten), Account::new(ten)];
+    let [mut one, mut other] = [0, 1].map(|at| accounts[at].socket(Config::default()).unwrap());
+    let lent =
+        |socket: &mut Zerocopy, pages: usize| send(socket, &pool, pages << 12, pages << 12, Tell::Handle);
+    let (first, _one) = lent(&mut one, 4).unwrap();
+    let why = lent(&mut other, 3).unwrap_err();
+    assert_eq!(why, Refused::Pinned { would_be: 11, limit: 10 }, "6 of the other account's, 5 of its own");
+    let (second, _two) = lent(&mut other, 2).unwrap();
+    assert_eq!([0, 1].map(|at| accounts[at].pinned_pages()), [6, 4], "each shows its own");
+    // An account without a limit is charged to nobody else, whatever it is told later.
+    let free = Account::new(unlimited());
+    let mut third = free.socket(Config::default()).unwrap();
+    let (of_free, _three) = lent(&mut third, 100).unwrap();
+    free.set_allowance(ten);
+    assert_eq!(
+        (lent(&mut third, 1).unwrap_err(), free.pinned_pages()),
+        (Refused::Pinned { would_be: 13, limit: 10 }, 102)
+    );
+    of_free.free(Fate::Sent);
+    assert_eq!((free.collect(), free.pinned_pages()), (1, 0));
+    // What has completed of one is room for the other.
+    first.free(Fate::Sent);
+    assert_eq!(accounts[0].collect(), 1);
+    let (third, _four) = lent(&mut other, 4).unwrap();
+    assert!(lent(&mut one, 1).is_err());
+    // An account that is gone leaves nothing charged.
+    drop((other, second, third, _two, _four));
+    let [kept, gone] = accounts;
+    drop(gone);
+    assert!(lent(&mut one, 8).is_ok());
+    drop(kept);
+}
+
+#[test]
+fn a_child_begins_with_nothing_charged() {
+    onecopy_testing::alone!();
+    let pool = pool();
+    let account = || Account::new(Allowance { pinned: Some(10 << 12), ..unlimited() });
+    let parents = account();
+    let mut socket = parents.socket(Config::default()).unwrap();
+    let (data, _kept) = send(&mut socket, &pool, 8 << 12, 8 << 12, Tell::Handle).unwrap();
+    let child = onecopy_sys::fork::child(|| {
+        let mut socket = account().socket(Config::default()).unwrap();
+        let lent = send(&mut socket, &pool, 8 << 12, 8 << 12, Tell::Handle);
+        // Its copy of the parent's account gives back what was never its own.
+        data.free(Fate::Sent);
+        parents.collect();
+        i32::from(lent.is_err() || send(&mut socket, &pool, 1 << 12, 1 << 12, Tell::Handle).is_ok())
+    });
+    let ended = child.unwrap().wait();
+    assert_eq!(ended, onecopy_sys::fork::Ended::Returned(0));
+    assert_eq!(parents.pinned_pages(), 10);
 }
 
 /// Without CAP_IPC_LOCK, from here on, in this thread.

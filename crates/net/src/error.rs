@@ -70,7 +70,7 @@ pub(crate) fn refused(op: Op, why: Refused) -> Error {
     error.because(match why {
         Refused::Full { .. } => "as many sends as may be are not complete; wait for some, or read their notices",
         Refused::Pinned { .. } => {
-            "sends that are not complete keep as much memory as they may: RLIMIT_MEMLOCK, or what Builder::zerocopy said; wait for some, send a copy, or allow more \
+            "sends that are not complete keep as much memory as they may, those of all stacks of this process together: RLIMIT_MEMLOCK, or what Builder::zerocopy said; wait for some, send a copy, or allow more \
              (there, or by `ulimit -l` or CAP_IPC_LOCK before the stack is built)"
         }
         Refused::Unread { .. } => "too many notices wait to be read; read them, or allow more (Builder::zerocopy)",

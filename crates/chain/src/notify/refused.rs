@@ -126,7 +126,7 @@ impl fmt::Display for Refused {
             ),
             Refused::Pinned { would_be, limit } => write!(
                 f,
-                "sends would keep {would_be} pages in place, of {limit} (RLIMIT_MEMLOCK, if the program has set no other limit): wait for some to complete, \
+                "sends would keep {would_be} pages in place, all of the process, of {limit} (RLIMIT_MEMLOCK, if the program has set no other limit): wait for some to complete, \
                  send a copy, or raise the limit (`ulimit -l`; CAP_IPC_LOCK lifts it)"
             ),
             Refused::Unread { limit } => {

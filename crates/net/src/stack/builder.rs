@@ -247,7 +247,7 @@ impl Builder {
         Builder { interface: Some(name.into()), ..self }
     }
 
-    /// What sends without a copy may keep, all sockets together, and which of them are copied instead. If it is not given, as the kernel has it
+    /// What sends without a copy may keep, the sockets of all stacks of the process together, and which of them are copied instead. If it is not given, as the kernel has it
     /// for this process when the stack is built: RLIMIT_MEMLOCK, or no limit with CAP_IPC_LOCK ([`Allowance::of_process`]), 128 KiB of notices
     /// a socket; and copied is what this machine copies faster.
     #[must_use]

@@ -216,7 +216,7 @@ impl Stack {
         self.account().counts()
     }
 
-    /// Pages of 4 KiB that such sends keep in place, as the kernel would charge them: two more for each than its bytes come to.
+    /// Pages of 4 KiB that such sends of this stack keep in place, as the kernel would charge them: two more for each than its bytes come to.
     pub fn pinned_pages(&self) -> u64 {
         self.account().collect();
         self.account().pinned_pages()

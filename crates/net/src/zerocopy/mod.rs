@@ -9,7 +9,7 @@
 //! small that a copy cost less ([`Small`]), and `dropped` where the connection ended before all of them were acknowledged. Where the kernel
 //! carries the bytes ([`kernel`](crate::kernel)), its io_uring says of some that they were copied, true or not: `unknown`.
 //!
-//! What is under way is charged as the kernel charges it, for all sockets of a stack together ([`Allowance`]), and the limit is the kernel's:
+//! What is under way is charged as the kernel charges it, for all sockets of all stacks of the process together ([`Allowance`]), and the limit is the kernel's:
 //! RLIMIT_MEMLOCK of this process, none with CAP_IPC_LOCK ([`Allowance::of_process`]). Beyond, a send fails with ENOBUFS, and the chain is in the
 //! error. Without a limit there are still no more than 1023 sends of a socket under way, and as many bytes as its send buffer takes.
 

@@ -199,6 +199,7 @@ fn it_comes_back_however_the_connection_ends() {
 
 #[test]
 fn what_was_not_sent_is_in_the_error() {
+    onecopy_testing::alone!();
     let Some(stack) = stack() else { return };
     let (ours, theirs) = with_std(&stack);
     let pool = pool();

@@ -202,6 +202,7 @@ fn what_there_is_no_room_for_is_the_rest() {
 
 #[test]
 fn as_much_as_may_is_kept_in_place() {
+    onecopy_testing::alone!();
     let (a, b) = stacks();
     a.set_zerocopy_allowance(Allowance { pinned: Some(10 * 4096), ..NEVER });
     let (client, mut server) = pair(&a, &b);
@@ -309,4 +310,37 @@ fn what_a_copy_of_several_pieces_has_given_leaves_when_it_waits_for_memory() {
     let before = left();
     let sent = client.send_zerocopy_with_flags(both, SendFlags::DONTWAIT).unwrap();
     assert_eq!((sent.len(), left() - before), (10, 1), "memory was gone after the first piece");
+}
+
+/// As the kernel's sockets, which are charged to one number (mm_account_pinned_pages()).
+#[test]
+fn two_stacks_share_what_the_process_may_keep() {
+    onecopy_testing::alone!();
+    let ten = Allowance { pinned: Some(10 * 4096), ..NEVER };
+    let pairs = [(); 2].map(|()| {
+        let (a, b) = stacks();
+        a.set_zerocopy_allowance(ten);
+        (a, b)
+    });
+    let connect = |(a, b): &(Stack, Stack)| {
+        let listener = Listener::bind(b, SocketAddr::from(([10, 0, 0, 2], 0))).unwrap();
+        // What is more than its window is kept until somebody reads.
+        listener.set(|settings| settings.receive_buffer = Some(4608)).unwrap();
+        let client = Stream::connect(a, listener.local_addr().unwrap()).unwrap();
+        client.set_small(Some(Small::Below(0))).unwrap();
+        (client, listener.accept().unwrap().0)
+    };
+    let [(one, mut reader), (other, _silent)] = [connect(&pairs[0]), connect(&pairs[1])];
+    let pool = pool();
+    let lend = |stream: &Stream, pages: usize| stream.send_zerocopy(chain(&pool, &pattern(pages * 4096)));
+    let first = lend(&one, 4).unwrap();
+    let not = lend(&other, 3).unwrap_err();
+    assert_eq!(not.error.raw_os_error(), 105, "ENOBUFS: 6 pages are charged to the other stack");
+    let _second = lend(&other, 2).unwrap();
+    let shown =
+        || [0, 1].map(|at| (pairs[at].0.pinned_pages(), pairs[at].0.zerocopy_counts().refused_pinned));
+    assert_eq!(shown(), [(6, 0), (4, 1)], "each shows its own");
+    reader.read_exact(&mut vec![0; 4 * 4096]).unwrap();
+    first.wait();
+    drop(lend(&other, 4).unwrap());
 }

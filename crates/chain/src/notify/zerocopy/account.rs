@@ -49,7 +49,7 @@ impl Account {
         self.0.state.lock().allowance
     }
 
-    /// Pages that are charged for sends whose completions have not been taken in.
+    /// Pages that are charged for this account's sends whose completions have not been taken in.
     pub fn pinned_pages(&self) -> u64 {
         self.0.pinned_pages()
     }

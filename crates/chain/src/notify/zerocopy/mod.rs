@@ -38,8 +38,9 @@
 //! # What it costs others
 //!
 //! Memory that was lent stays where it is until the send is complete, so it is charged, by the kernel's rule
-//! (mm_account_pinned_pages()): two pages more than its bytes come to, against [`Allowance::pinned`], for all sockets together. That is this
-//! process's RLIMIT_MEMLOCK, or no limit where the kernel has none ([`Allowance::of_process`]), unless the program says otherwise. Notices
+//! (mm_account_pinned_pages()): two pages more than its bytes come to, against [`Allowance::pinned`], for all sockets of all accounts of the process together. That is this
+//! process's RLIMIT_MEMLOCK, or no limit where the kernel has none ([`Allowance::of_process`]), unless the program says otherwise. What an account
+//! without a limit keeps is charged to nobody else. Notices
 //! that nobody reads are charged as well, to their socket ([`Allowance::unread`]). Beyond either a send is refused, and by ENOBUFS. What
 //! is charged is given back when the completion is taken in: by whoever waits, by the next send that would be refused, and by
 //! [`Account::collect`], which whoever drives a stack calls after each turn.
@@ -52,6 +53,7 @@
 
 mod account;
 mod memlock;
+mod pinned;
 mod sent;
 mod shared;
 mod socket;
@@ -71,10 +73,11 @@ pub enum Small {
     Below(u32),
 }
 
-/// What all sends without a copy of a stack may keep.
+/// What sends without a copy may keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// Bytes that may be kept in place; `None` for as many as there are.
+    /// Bytes that all accounts of this process that have a limit may keep in place together, for a send of this one to be lent; `None` for as many
+    /// as there are, which do not count for the others.
     pub pinned: Option<u64>,
     /// Bytes of notices that may wait to be read at a socket (net.core.optmem_max).
     pub unread: u32,
@@ -85,7 +88,8 @@ pub struct Allowance {
 impl Allowance {
     /// What the kernel would let this process keep: RLIMIT_MEMLOCK, and as much as there is with CAP_IPC_LOCK (in the first user namespace, which
     /// is where the kernel asks for it) or RLIM_INFINITY, as mm_account_pinned_pages() has it in net/core/skbuff.c. It is looked at now, of the thread
-    /// that asks, and what changes later changes nothing. The kernel counts for all processes of a user, an [`Account`] its own sockets.
+    /// that asks, and what changes later changes nothing. The kernel counts for all processes of a user, an [`Account`] for those of this
+    /// process, all of them together.
     ///
     /// 128 KiB of notices may wait, as in Linux since 6.7. What is small is measured.
     pub fn of_process() -> Allowance {

@@ -1,5 +1,6 @@
 //! What lies under the lock that the sockets of a stack share: who is to be told of what.
 
+use super::pinned::{Charge, Pinned};
 use super::wakers;
 use super::{Allowance, Counts};
 use crate::notify::context::Context as Sends;
@@ -9,7 +10,6 @@ use crate::notify::queue::Queue;
 use crate::notify::ranges::Range;
 use crate::notify::refused::Refused;
 use onecopy_sync::Mutex;
-use onecopy_sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -63,34 +63,39 @@ pub(super) struct Shared {
     sends: Sends,
     pub(super) state: Mutex<State>,
     /// Pages that are charged. Written under the lock.
-    pinned: AtomicU64,
+    pinned: Pinned,
 }
 
-/// What a completion brings back of its send: pages that are charged, and the entry, if it has a handle.
+/// What a completion brings back of its send: what is charged for it, and the entry, if it has a handle.
 #[derive(Clone, Copy)]
 pub(super) struct Tag {
-    pub(super) pages: u32,
+    pub(super) charge: Charge,
     pub(super) entry: Option<u32>,
 }
 
+/// What a tag has bits for: 8 TiB.
+pub(super) const MOST_PAGES: u32 = u32::MAX >> 1;
+
 impl Tag {
     pub(super) fn pack(self) -> u64 {
-        u64::from(self.pages) << 32 | self.entry.map_or(0, |entry| u64::from(entry) + 1)
+        let Charge { pages, limited } = self.charge;
+        let entry = self.entry.map_or(0, |entry| u64::from(entry) + 1);
+        u64::from(limited) << 63 | u64::from(pages) << 32 | entry
     }
 
     pub(super) fn unpack(word: u64) -> Tag {
-        Tag { pages: (word >> 32) as u32, entry: (word as u32).checked_sub(1) }
+        let charge = Charge { pages: (word >> 32) as u32 & MOST_PAGES, limited: word >> 63 != 0 };
+        Tag { charge, entry: (word as u32).checked_sub(1) }
     }
 }
 
 impl State {
     /// Takes in what has completed. Who is to be woken goes to `wake`: that is code of others, for when the lock is free.
-    pub(super) fn collect(&mut self, pinned: &AtomicU64, wake: &mut Vec<Waker>) -> usize {
+    pub(super) fn collect(&mut self, pinned: &Pinned, wake: &mut Vec<Waker>) -> usize {
         let State { queue, entries, free, sockets, news, wanted, .. } = self;
-        let mut back = 0;
-        let count = queue.reap(|one: Completion| {
+        queue.reap(|one: Completion| {
             let tag = Tag::unpack(one.user_data);
-            back += u64::from(tag.pages);
+            pinned.give_back(tag.charge);
             let Some(index) = tag.entry else {
                 let socket = &mut sockets[one.lane as usize];
                 if socket.open {
@@ -121,14 +126,11 @@ impl State {
                 *entry = Entry::default();
                 free.push(index);
             }
-        });
-        // Relaxed: it says nothing of other memory, and is written under the lock.
-        pinned.store(pinned.load(Ordering::Relaxed) - back, Ordering::Relaxed);
-        count
+        })
     }
 
     /// As [`State::collect`], and has the hook called for what comes next, where somebody waits for it.
-    pub(super) fn settle(&mut self, pinned: &AtomicU64, wake: &mut Vec<Waker>) -> usize {
+    pub(super) fn settle(&mut self, pinned: &Pinned, wake: &mut Vec<Waker>) -> usize {
         let mut count = 0;
         loop {
             count += self.collect(pinned, wake);
@@ -161,7 +163,7 @@ impl Shared {
                 wanted: 0,
                 counts: Counts::default(),
             };
-            Shared { sends, state: Mutex::new(state), pinned: AtomicU64::new(0) }
+            Shared { sends, state: Mutex::new(state), pinned: Pinned::new() }
         })
     }
 
@@ -195,11 +197,11 @@ impl Shared {
 
     /// Pages that are charged for sends whose completions have not been taken in.
     pub(super) fn pinned_pages(&self) -> u64 {
-        self.pinned.load(Ordering::Relaxed)
+        self.pinned.pages()
     }
 
     /// Runs `act` under the lock, and wakes whoever is to be woken outside ([`HoldWakers`](super::HoldWakers)).
-    pub(super) fn with<R>(&self, act: impl FnOnce(&mut State, &AtomicU64, &mut Vec<Waker>) -> R) -> R {
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut State, &Pinned, &mut Vec<Waker>) -> R) -> R {
         let mut wake = Vec::new();
         let result = act(&mut self.state.lock(), &self.pinned, &mut wake);
         wakers::wake(wake);

@@ -1,7 +1,7 @@
 //! Sends of one socket.
 
 use super::sent::{Sent, Where};
-use super::shared::{Entry, Shared, State, Tag};
+use super::shared::{Entry, MOST_PAGES, Shared, State, Tag};
 use super::wakers;
 use super::{Allowance, Small, Tell};
 use crate::chain::Chain;
@@ -14,7 +14,6 @@ use crate::notify::segment::Segment;
 use crate::notify::threshold::Measured;
 use crate::writer::Writer;
 use onecopy_pool::Pages;
-use onecopy_sync::atomic::Ordering;
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -287,27 +286,30 @@ impl Zerocopy {
     fn charge(&self, lent: Option<usize>, tell: Tell, allowance: &Allowance) -> Result<u64, Refused> {
         let (lane, index) = (&self.lane, self.index() as usize);
         let pages = lent.filter(|bytes| *bytes > 0).map_or(0, |bytes| (bytes as u64 >> PAGE_SHIFT) + BEYOND);
-        let limit = allowance.pinned.map_or(u64::MAX, |bytes| bytes >> PAGE_SHIFT);
+        let pages = u32::try_from(pages).unwrap_or(MOST_PAGES).min(MOST_PAGES);
+        let limit = allowance.pinned.map(|bytes| bytes >> PAGE_SHIFT);
         let most = allowance.unread / NOTICE;
         self.shared.with(|state, pinned, wake| {
-            let fits = |state: &State| {
-                let would_be = pinned.load(Ordering::Relaxed) + pages;
+            let attempt = |state: &State| {
                 if lane.outstanding() >= lane.capacity() {
                     Err(Refused::Full { capacity: lane.capacity() as u32 })
-                } else if would_be > limit && pages > 0 {
-                    Err(Refused::Pinned { would_be, limit })
                 } else if tell == Tell::Notice && state.sockets[index].list.len() >= most as usize {
                     Err(Refused::Unread { limit: most })
                 } else {
-                    Ok(())
+                    let limit_pages = limit.unwrap_or(u64::MAX);
+                    let refused = |would_be| Refused::Pinned { would_be, limit: limit_pages };
+                    pinned.charge(pages, limit).map_err(refused)
                 }
             };
             // How many notices there are is known once completions are taken in.
-            if tell == Tell::Notice || fits(state).is_err() {
-                state.settle(pinned, wake);
-                fits(state)?;
-            }
-            pinned.store(pinned.load(Ordering::Relaxed) + pages, Ordering::Relaxed);
+            let first = if tell == Tell::Notice { None } else { attempt(state).ok() };
+            let charge = match first {
+                Some(charge) => charge,
+                None => {
+                    state.settle(pinned, wake);
+                    attempt(state)?
+                }
+            };
             state.counts.lent += u64::from(lent.is_some());
             let entry = (tell == Tell::Handle && lent.is_some()).then(|| {
                 state.free.pop().unwrap_or_else(|| {
@@ -315,7 +317,7 @@ impl Zerocopy {
                     state.entries.len() as u32 - 1
                 })
             });
-            Ok(Tag { pages: pages as u32, entry }.pack())
+            Ok(Tag { charge, entry }.pack())
         })
     }
 
@@ -323,7 +325,7 @@ impl Zerocopy {
     fn uncharge(&self, tag: u64) {
         let tag = Tag::unpack(tag);
         self.shared.with(|state, pinned, _| {
-            pinned.store(pinned.load(Ordering::Relaxed) - u64::from(tag.pages), Ordering::Relaxed);
+            pinned.give_back(tag.charge);
             state.counts.lent -= 1;
             state.free.extend(tag.entry);
         });

@@ -109,7 +109,6 @@ impl Packet {
     /// # Errors
     ///
     /// The packet, and [`NotTaken::Malformed`], where the headers are not what it says.
-    #[expect(clippy::result_large_err, reason = "it is what was passed in")]
     pub fn cut(mut self, mut each: impl FnMut(Packet)) -> Result<(), (Packet, NotTaken)> {
         if self.gso().is_none() {
             each(self);

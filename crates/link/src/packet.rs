@@ -138,7 +138,8 @@ impl Packet {
     ///
     /// [`ChainError::Unreadable`] where that is a device's memory; [`ChainError::BeyondEnd`] for a place behind the head.
     pub fn sum(&self, from: usize) -> Result<Sum, ChainError> {
-        let head = self.0.head.get(from..).ok_or(ChainError::BeyondEnd { at: from, len: self.0.head.len() })?;
+        let head =
+            self.0.head.get(from..).ok_or(ChainError::BeyondEnd { at: from, len: self.0.head.len() })?;
         let chain = self.0.payload.payload();
         let payload = match (self.0.checksum, chain.checksum(), chain.kind()) {
             (Checksum::Known(sum), ..) | (_, Checksum::Known(sum), _) => sum,

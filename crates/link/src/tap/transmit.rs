@@ -230,7 +230,6 @@ impl Transmitter {
     }
 
     /// Writes it, puts what is to be sent in its place in front, or drops it; gives it back where the kernel takes nothing now.
-    #[expect(clippy::result_large_err, reason = "it is what was passed in")]
     fn send(
         &mut self,
         device: &mut impl Device,

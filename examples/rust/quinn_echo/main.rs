@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::{array, env};
 
 use datagrams::{Counts, Datagrams};
-use onecopy::Stack;
 use onecopy::advanced::link::Tap;
+use onecopy::{Driver, Stack};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
 
 /// The configurations of a server whose certificate the client trusts.
@@ -39,8 +39,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let len: usize = env::args().nth(1).map_or(Ok(16 << 20), |len| len.parse())?;
     // Two hosts. (Where a TAP may be had, `tap("onecopy0")` is the way to the kernel, and the world.)
     let (left, right) = Tap::cable(1500)?;
-    let left = Stack::builder().link(left).address("10.0.0.1/24").build()?;
-    let right = Stack::builder().link(right).address("10.0.0.2/24").build()?;
+    // The runtime drives them: there is no thread that would have to wake it.
+    let left = Stack::builder().link(left).address("10.0.0.1/24").driver(Driver::Caller).build()?;
+    let right = Stack::builder().link(right).address("10.0.0.2/24").driver(Driver::Caller).build()?;
+    let driving = [&left, &right].map(|stack| {
+        let stack = stack.clone();
+        tokio::spawn(async move { stack.drive_async().await })
+    });
     let [near, far]: [SocketAddr; 2] = array::from_fn(|n| ([10, 0, 0, n as u8 + 1], 4433).into());
     let (server_config, client_config) = configs()?;
 
@@ -82,6 +87,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     connection.close(0_u8.into(), b"done");
     client.wait_idle().await;
     let server_stats = serving.await?.map_err(|error| error as Box<dyn Error>)?;
+    driving.iter().for_each(|driving| driving.abort());
 
     println!("{len} bytes there and back, checked");
     for (name, socket, stats) in [("client", &client_socket, stats), ("server", &server_socket, server_stats)]

@@ -7,7 +7,7 @@ mod datagrams;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use onecopy::advanced::link::{Tap, TapConfig};
-use onecopy::{Mac, Stack};
+use onecopy::{Driver, Mac, Stack};
 use onecopy_sys::netns::Namespace;
 use quinn::{ClientConfig, Endpoint, EndpointConfig, RecvStream, SendStream, ServerConfig, TokioRuntime};
 use serde::Deserialize as _;
@@ -178,14 +178,18 @@ pub fn ours(job: &Value) -> Result<Value> {
         .link(tap)
         .address(&format!("{ENGINE}/{PREFIX}"))
         .mac(Mac([2, 0, 0, 0, 0, 2]))
+        .driver(Driver::Caller)
         .build()?;
     here(async {
+        let driven = stack.clone();
+        let driving = tokio::spawn(async move { driven.drive_async().await });
         let socket = Datagrams::bind(&stack, SocketAddr::from((ENGINE, 4433))).await?;
         let runtime = Arc::new(TokioRuntime);
         let config = EndpointConfig::default();
         let client = Endpoint::new_with_abstract_socket(config, None, socket.clone(), runtime)?;
         let figures = send(client, job, &plan).await?;
         ensure!(socket.counts().trains_out > 0, "quinn has sent no train");
+        driving.abort();
         Ok(figures)
     })
 }

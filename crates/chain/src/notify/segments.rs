@@ -177,12 +177,7 @@ impl SegmentQueue {
     /// # Errors
     ///
     /// As [`SegmentQueue::range`].
-    pub fn range_to(
-        &self,
-        offset: u64,
-        len: usize,
-        range: &mut Segment<Chain>,
-    ) -> Result<(), ChainError> {
+    pub fn range_to(&self, offset: u64, len: usize, range: &mut Segment<Chain>) -> Result<(), ChainError> {
         if offset.checked_add(len as u64).is_none_or(|end| end > self.len) {
             let at = usize::try_from(offset).unwrap_or(usize::MAX).saturating_add(len);
             return Err(ChainError::BeyondEnd { at, len: usize::try_from(self.len).unwrap_or(usize::MAX) });

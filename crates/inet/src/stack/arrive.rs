@@ -263,14 +263,7 @@ impl Stack {
     }
 
     /// Somebody wants to be connected (the kernel's tcp_conn_request()).
-    fn half_open(
-        &mut self,
-        now: u64,
-        parent: Id,
-        ends: Ends,
-        arrived: Arrived<'_>,
-        number: Option<Seq>,
-    ) {
+    fn half_open(&mut self, now: u64, parent: Id, ends: Ends, arrived: Arrived<'_>, number: Option<Seq>) {
         let Some(Slot::Listener(listener)) = self.sockets.get_mut(parent) else { return };
         if listener.is_full() {
             self.stats.accept_queue_full += 1;

@@ -2,6 +2,8 @@
 
 mod builder;
 mod handle;
+#[cfg(feature = "tokio")]
+mod tokio;
 
 pub use crate::own::Driver;
 pub use builder::{BuildError, Builder};

@@ -55,11 +55,7 @@ impl Connection {
     }
 
     /// Sends a segment without data; says whether it left.
-    pub(super) fn emit(
-        &mut self,
-        ctx: &mut Context<'_>,
-        header: Tcp,
-    ) -> Sent {
+    pub(super) fn emit(&mut self, ctx: &mut Context<'_>, header: Tcp) -> Sent {
         self.emit_with(ctx, header, Packet::default(), None, false)
     }
 

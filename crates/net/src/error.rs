@@ -118,6 +118,9 @@ fn why_of_tcp(op: Op, cause: tcp::Error) -> Option<&'static str> {
         (Op::Send, Cause::NoMemory) => NO_PAGE,
         (_, Cause::NoMemory) => NO_SOCKET,
         (_, Cause::NotConnected) => NO_PEER,
+        (Op::Option, Cause::NotSupported) => {
+            "the stack does not use Fast Open so; have Builder::tcp set Config::fast_open, to Use::CLIENT for who connects, and to Use::SERVER for who listens"
+        }
         (Op::Accept, Cause::Invalid) => "the listener was shut down; make another one",
         _ => return None,
     })

@@ -554,7 +554,7 @@ impl Stack {
                 sacked: listener.backlog,
                 ..Info::default()
             }),
-            Slot::Fresh(_) => Some(Info { state: State::Closed as u8, ..Info::default() }),
+            Slot::Fresh(_) => Some(Info { state: self.tcp_state(id)? as u8, ..Info::default() }),
             _ => None,
         }
     }

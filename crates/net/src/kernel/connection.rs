@@ -13,6 +13,7 @@ mod receiving;
 mod sending;
 mod state;
 
+use super::address::addresses;
 use super::config::ZeroCopy;
 use super::shared::Shared;
 use super::submitter::{Submitter, Wanting};
@@ -22,11 +23,12 @@ use crate::carrier::Common;
 use onecopy_chain::{Chain, Fragment};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
-use onecopy_socket::registry::Row;
+use onecopy_socket::registry::{Protocol, Row};
 use onecopy_sync::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 pub(super) use state::{Goes, Inner, Phase};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +42,8 @@ pub(super) struct Connection {
     pub fd: Arc<OwnedFd>,
     pub common: Common,
     pub row: Arc<Row>,
+    /// Whom it is made to connect to.
+    to: Option<SocketAddr>,
     state: Mutex<Inner>,
     wanting: Wanting,
     waiters: Waiters,
@@ -61,6 +65,10 @@ impl Connection {
             fd: Arc::new(fd),
             common,
             row,
+            to: match phase {
+                Phase::Connect(address) => Some(address),
+                _ => None,
+            },
             state: Mutex::new(Inner::new(phase, shared.config.zero_copy == ZeroCopy::Never)),
             wanting: Wanting::default(),
             waiters: Waiters::default(),
@@ -180,6 +188,13 @@ impl Connection {
         drop(state);
         self.poke_for_poll();
         Ok(bell)
+    }
+
+    /// Shows whoever looks from outside who is at either end.
+    pub fn named(&self) {
+        let bound = addresses(&*self.fd);
+        // (The kernel names no peer before it has an answer; of one that begins with the first send it has none for long.)
+        self.row.names(Protocol::Tcp, bound.local, bound.remote.or(self.to));
     }
 
     /// Shows whoever looks from outside how it is. Under its lock.

@@ -97,6 +97,7 @@ mod option {
     pub const WINDOW_CLAMP: i32 = 10;
     pub const FASTOPEN: i32 = 23;
     pub const NOTSENT_LOWAT: i32 = 25;
+    pub const FASTOPEN_CONNECT: i32 = 30;
     pub const FASTOPEN_NO_COOKIE: i32 = 34;
 }
 
@@ -165,6 +166,16 @@ pub(super) fn apply(
     if let (Some(_), None) = (now.fast_open_queue, new.fast_open_queue) {
         return Err(stays("fast_open_queue", "the kernel has no call that takes it back; 0 ends Fast Open"));
     }
+    if now.fast_open_connect != new.fast_open_connect {
+        let set = tcp(option::FASTOPEN_CONNECT, new.fast_open_connect.into());
+        set.map_err(|errno| no_fast_open("fast_open_connect", errno))?;
+        now.fast_open_connect = new.fast_open_connect;
+    }
+    // The kernel takes it all the same, and no listener's connections begin early.
+    let queues = new.fast_open_queue.is_some_and(|queue| queue > 0);
+    if now.fast_open_queue != new.fast_open_queue && queues && !serves_fast_open() {
+        return Err(no_fast_open("fast_open_queue", Errno::OPNOTSUPP));
+    }
     let tcp_of = |option, value: Option<i32>| value.map_or(Ok(()), |value| tcp(option, value));
     put_named!(syn_retries, tcp_of(option::SYNCNT, new.syn_retries.map(i32::from)));
     put_named!(window_clamp, tcp_of(option::WINDOW_CLAMP, new.window_clamp.map(int)));
@@ -177,9 +188,6 @@ fn never_set(now: &Settings, new: &Settings) -> onecopy_socket::Result<()> {
     let (option, why) = if now.receive_low_water != new.receive_low_water {
         let why = "the ring reads ahead of the program, so the kernel cannot hold bytes back; receive with RecvFlags::WAITALL to wait for so many";
         ("receive_low_water", why)
-    } else if now.fast_open_connect != new.fast_open_connect {
-        let why = "the ring connects before the program sends, so the SYN has no data; leave it out, or use a stack of the program's own";
-        ("fast_open_connect", why)
     } else if now.fast_open_keys != new.fast_open_keys {
         let why = "the kernel's listeners have the key of their network namespace; set that by sysctl (net.ipv4.tcp_fastopen_key)";
         ("fast_open_keys", why)
@@ -187,6 +195,30 @@ fn never_set(now: &Settings, new: &Settings) -> onecopy_socket::Result<()> {
         return Ok(());
     };
     Err(Error::new(Op::Option, Errno::NOPROTOOPT).about(option).because(why))
+}
+
+/// Whether listeners may take data with a SYN here: the bit 2 of net.ipv4.tcp_fastopen. True where nobody says so.
+fn serves_fast_open() -> bool {
+    // (Of the thread's network namespace, as sockets are.)
+    let used = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_fastopen");
+    used.ok().and_then(|used| used.trim().parse::<u32>().ok()).is_none_or(|used| used & 2 != 0)
+}
+
+/// Why the kernel does not take an option of Fast Open (do_tcp_setsockopt()).
+fn no_fast_open(option: &'static str, errno: Errno) -> Error {
+    let why = match (errno, option) {
+        (Errno::OPNOTSUPP, "fast_open_connect") => {
+            "this host does not connect with Fast Open: net.ipv4.tcp_fastopen lacks the bit 1; have root set it (`sysctl -w net.ipv4.tcp_fastopen=3`)"
+        }
+        (Errno::OPNOTSUPP, _) => {
+            "this host's listeners take no data with a SYN: net.ipv4.tcp_fastopen lacks the bit 2; have root set it (`sysctl -w net.ipv4.tcp_fastopen=3`)"
+        }
+        (Errno::INVAL, _) => {
+            "it says how a connection begins, and this one has; give it to Stream::connect_with"
+        }
+        _ => return explained(Op::Option, errno).about(option),
+    };
+    Error::new(Op::Option, errno).about(option).because(why)
 }
 
 fn stays(option: &'static str, why: &'static str) -> Error {
@@ -269,10 +301,10 @@ mod tests {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let kernels = || sockopt::tcp_nodelay(&socket).unwrap();
         let mut now = Settings::default();
-        let new = Settings { nodelay: true, fast_open_connect: true, ..now.clone() };
+        let new = Settings { nodelay: true, receive_low_water: 100, ..now.clone() };
         let error = apply(&socket, false, &mut now, &new).unwrap_err();
         assert_eq!(error.raw_os_error(), Errno::NOPROTOOPT.raw_os_error());
-        assert!(now.nodelay && kernels() && !now.fast_open_connect);
+        assert!(now.nodelay && kernels() && now.receive_low_water == 1);
         let new = Settings { nodelay: false, ..now.clone() };
         apply(&socket, false, &mut now, &new).unwrap();
         assert!(!now.nodelay && !kernels());
@@ -382,6 +414,10 @@ mod tests {
     #[test]
     fn the_queue_of_fast_open_is_the_kernels() {
         let mut set = Set::new();
+        if !serves_fast_open() {
+            set.is_refused("fast_open_queue", Errno::OPNOTSUPP, |to| to.fast_open_queue = Some(5));
+            return println!("lacking: Fast Open of listeners (net.ipv4.tcp_fastopen without 2)");
+        }
         set.change(|to| (to.fast_open_queue, to.fast_open_no_cookie) = (Some(5), true)).unwrap();
         assert_eq!((set.tcp(option::FASTOPEN), set.tcp(option::FASTOPEN_NO_COOKIE)), (5, 1));
         set.is_refused("fast_open_queue", Errno::INVAL, |to| to.fast_open_queue = None);
@@ -393,7 +429,8 @@ mod tests {
     fn what_means_nothing_over_the_ring_is_refused_with_the_reason() {
         let mut set = Set::new();
         set.is_refused("receive_low_water", Errno::NOPROTOOPT, |to| to.receive_low_water = 100);
-        set.is_refused("fast_open_connect", Errno::NOPROTOOPT, |to| to.fast_open_connect = true);
+        // A listener has begun.
+        set.is_refused("fast_open_connect", Errno::INVAL, |to| to.fast_open_connect = true);
         let keys = onecopy_inet::tcp::fast_open::Keys::new([1; 16], None);
         set.is_refused("fast_open_keys", Errno::NOPROTOOPT, |to| to.fast_open_keys = Some(keys));
     }

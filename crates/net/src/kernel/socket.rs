@@ -22,7 +22,7 @@ use onecopy_copy::Hint;
 use onecopy_inet::stack::Bound;
 use onecopy_inet::tcp::{Info, Settings, State};
 use onecopy_pool::{Page, Pages};
-use onecopy_socket::registry::{Protocol, Row, Type};
+use onecopy_socket::registry::{Row, Type};
 use onecopy_socket::{Carrier, Error, Op, Reader, RecvFlags, Result, SendFlags};
 use onecopy_sync::{Mutex, MutexGuard};
 use rustix::io::Errno;
@@ -91,8 +91,7 @@ impl Stream {
         options: Settings,
     ) -> Stream {
         let connection = Connection::new(submitter, fd, common(&submitter.shared, false), phase);
-        let bound = addresses(&*connection.fd);
-        connection.row.names(Protocol::Tcp, bound.local, bound.remote);
+        connection.named();
         connection.show(&connection.lock());
         let options = Mutex::new(options);
         Stream {
@@ -312,11 +311,7 @@ impl tcp::Connection for Stream {
         });
         match made {
             Err(error) if error.would_block() => Err(explained(Op::Connect, Errno::TIMEDOUT)),
-            made => {
-                let bound = self.addresses();
-                self.connection.row.names(Protocol::Tcp, bound.local, bound.remote);
-                made
-            }
+            made => made,
         }
     }
 

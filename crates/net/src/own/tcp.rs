@@ -15,6 +15,7 @@ use onecopy_copy::Hint;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::stack::{Bound, Stack};
 use onecopy_inet::tcp as inet;
+use onecopy_inet::tcp::fast_open::Use;
 use onecopy_inet::tcp::{Error, Info, Readiness, Received, Settings, Side, State};
 use onecopy_pool::{Page, Pages};
 use onecopy_socket::registry::{self, Type};
@@ -66,7 +67,21 @@ impl Protocol for Tcp {
     }
 
     fn set(inet: &mut Stack, now: u64, id: Id, change: impl FnOnce(&mut Settings)) -> Result<(), Error> {
-        inet.tcp_set(now, id, change)
+        let used = inet.tcp_config().fast_open;
+        let mut refused = false;
+        inet.tcp_set(now, id, |settings| {
+            let before = settings.clone();
+            change(settings);
+            // (The kernel refuses the former, too, and takes the latter without a word: do_tcp_setsockopt().)
+            let connects = settings.fast_open_connect && !before.fast_open_connect;
+            let listens = settings.fast_open_queue != before.fast_open_queue
+                && settings.fast_open_queue.is_some_and(|queue| queue > 0);
+            refused = connects && !used.contains(Use::CLIENT) || listens && !used.contains(Use::SERVER);
+            if refused {
+                *settings = before;
+            }
+        })?;
+        if refused { Err(Error::NotSupported) } else { Ok(()) }
     }
 
     fn moves(inet: &Stack, id: Id) -> (u8, u64, u64) {

@@ -24,6 +24,7 @@
 //! ```
 
 use crate::stack::Stack;
+use crate::tcp::Settings;
 use onecopy_socket::{mio_socket, mio_stream, mio_type};
 use std::io;
 use std::net::SocketAddr;
@@ -51,6 +52,20 @@ impl Stream {
     /// ENETUNREACH, EADDRNOTAVAIL, ENOBUFS.
     pub fn connect(stack: &Stack, address: SocketAddr) -> io::Result<Stream> {
         Ok(Stream(crate::tcp::Stream::connect_nonblocking(stack, address)?))
+    }
+
+    /// As [`Stream::connect`], with settings that its SYN is to go by, Fast Open among them: as the plain stream's
+    /// [`connect_nonblocking_with`](crate::tcp::Stream::connect_nonblocking_with).
+    ///
+    /// # Errors
+    ///
+    /// As the plain stream's.
+    pub fn connect_with(
+        stack: &Stack,
+        address: SocketAddr,
+        change: impl Fn(&mut Settings),
+    ) -> io::Result<Stream> {
+        Ok(Stream(crate::tcp::Stream::connect_nonblocking_with(stack, address, change)?))
     }
 }
 

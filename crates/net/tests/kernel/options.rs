@@ -15,7 +15,9 @@ fn options_reach_the_kernel() {
     assert_eq!(client.ttl().unwrap(), 9);
     client.set(|settings| settings.keepalive = true).unwrap();
     assert_eq!(client.info().state, 1);
+    // It says how a connection begins.
     let error = client.set(|settings| settings.fast_open_connect = true).unwrap_err();
+    assert_eq!(error.argument(), Some("fast_open_connect"));
     assert!(error.reason().is_some(), "{error}");
     // What was set before one that is refused is told as it is.
     client.set(|settings| (settings.nodelay, settings.fast_open_connect) = (false, true)).unwrap_err();
@@ -42,8 +44,7 @@ fn bytes_pass_with_all_that_can_be_set() {
     let wait = Some(Duration::from_secs(3));
     listener
         .set(|settings| {
-            (settings.defer_accept, settings.fast_open_queue) = (wait, Some(8));
-            settings.window_clamp = Some(20_000);
+            (settings.defer_accept, settings.window_clamp) = (wait, Some(20_000));
         })
         .unwrap();
     let mut client = Stream::connect(&stack, listener.local_addr().unwrap()).unwrap();

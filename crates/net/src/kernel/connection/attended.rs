@@ -80,7 +80,10 @@ impl Attended for Connection {
         let mut state = self.lock();
         let counters = self.common.counters();
         match event {
-            Event::Connected { result: Ok(()), .. } if !state.aborted => state.phase = Phase::Open,
+            Event::Connected { result: Ok(()), .. } if !state.aborted => {
+                state.phase = Phase::Open;
+                self.named();
+            }
             Event::Connected { result, .. } => state.fail(result.err().unwrap_or(Errno::CANCELED)),
             Event::Sent { result, more, back, .. } => {
                 not_taken(back);

@@ -19,6 +19,11 @@ impl Connection {
         if state.phase != Phase::Open || state.sending {
             return None;
         }
+        if std::mem::take(&mut state.unmade) {
+            state.sending = true;
+            ring.writable(&self.fd, self.token);
+            return None;
+        }
         let first = state.send.first()?.payload().fragments().next()?.page().pool_id();
         if let Some(source) = state.sources.find(first).cloned() {
             let len = one_write(state.send.segments().map(Segment::payload)).min(BATCH);
@@ -80,6 +85,8 @@ impl Connection {
                 debug_assert!(gone.is_ok());
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
+            // The first bytes, which did not go with the SYN after all (tcp_sendmsg_fastopen()).
+            Err(Errno::INPROGRESS | Errno::ALREADY) => state.unmade = true,
             // Neither memory to pin the pages nor for a notification (net.core.optmem_max): the kernel copies.
             Err(Errno::NOBUFS | Errno::NOMEM) if !state.copies => {
                 state.copies = true;

@@ -55,6 +55,8 @@ pub(in crate::kernel) struct Inner {
     pub sources: Sources,
     /// The ring sends the bytes at its front at the moment, or waits for room to send them from a device's memory.
     pub(super) sending: bool,
+    /// The last send has begun the connection, and taken nothing: the ring is to ask for room.
+    pub(super) unmade: bool,
     /// A send has found no page to put its bytes into, and no other one has since.
     pub short: bool,
     /// The ring's thread knows, and says when there are some ([`Attended::fed`](crate::kernel::submitter::Attended::fed)).
@@ -111,6 +113,7 @@ impl Inner {
             send: SegmentQueue::default(),
             sources: Sources::default(),
             sending: false,
+            unmade: false,
             short: false,
             listed: false,
             more: false,

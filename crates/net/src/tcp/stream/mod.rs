@@ -74,7 +74,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// As [`Stream::connect`]; ENOPROTOOPT for what the carrier does not have: `fast_open_connect` over the kernel.
+    /// As [`Stream::connect`], and as [`Stream::set`]: EOPNOTSUPP for `fast_open_connect` where the stack has no
+    /// [`Use::CLIENT`](crate::tcp::fast_open::Use::CLIENT), or over the kernel where net.ipv4.tcp_fastopen lacks the bit 1.
     pub fn connect_with(
         stack: &Stack,
         address: SocketAddr,
@@ -90,7 +91,7 @@ impl Stream {
     ///
     /// ENETUNREACH, EADDRNOTAVAIL, ENOBUFS.
     pub fn connect_nonblocking(stack: &Stack, address: SocketAddr) -> Result<Stream> {
-        Stream::begin_nonblocking(stack, None, address)
+        Stream::nonblocking_from_birth(Stream::begin(stack, None, address)?)
     }
 
     /// As [`Stream::connect_nonblocking`], from `local`, as of [`Stream::connect_from`].
@@ -99,11 +100,24 @@ impl Stream {
     ///
     /// As [`Stream::connect_nonblocking`]; EADDRINUSE.
     pub fn connect_nonblocking_from(stack: &Stack, local: SocketAddr, address: SocketAddr) -> Result<Stream> {
-        Stream::begin_nonblocking(stack, Some(local), address)
+        Stream::nonblocking_from_birth(Stream::begin(stack, Some(local), address)?)
     }
 
-    fn begin_nonblocking(stack: &Stack, local: Option<SocketAddr>, address: SocketAddr) -> Result<Stream> {
-        let stream = Stream::begin(stack, local, address)?;
+    /// As [`Stream::connect_nonblocking`], with settings that its SYN is to go by, as of [`Stream::connect_with`]. With `fast_open_connect` and a
+    /// cookie it is writable at once, and begins with the first send.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::connect_nonblocking`], and as [`Stream::set`].
+    pub fn connect_nonblocking_with(
+        stack: &Stack,
+        address: SocketAddr,
+        change: impl Fn(&mut Settings),
+    ) -> Result<Stream> {
+        Stream::nonblocking_from_birth(Stream::of(stack.tcp_connect(None, address, Some(&change))?, stack))
+    }
+
+    fn nonblocking_from_birth(stream: Stream) -> Result<Stream> {
         stream.socket.settings().set_nonblocking(true);
         Ok(stream)
     }

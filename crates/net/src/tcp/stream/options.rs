@@ -13,9 +13,9 @@ impl Stream {
     /// # Errors
     ///
     /// EBADF. Where the kernel carries its bytes, what setsockopt(2) says; EINVAL for taking back `syn_retries`, `window_clamp` or
-    /// `fast_open_queue`, for which the kernel has no call; and ENOPROTOOPT for `receive_low_water`, `fast_open_connect` and
+    /// `fast_open_queue`, for which the kernel has no call, and for `fast_open_connect` once it is connected; and ENOPROTOOPT for `receive_low_water` and
     /// `fast_open_keys`, which are not set there, for the reason that the error gives. Of [`Settings::congestion`] it is ENOENT where this kernel has no such algorithm, EPERM where not everybody may choose it, and EINVAL
-    /// for taking a choice back.
+    /// for taking a choice back. EOPNOTSUPP for Fast Open where it is not used so: the stack's configuration says that, or net.ipv4.tcp_fastopen.
     pub fn set(&self, change: impl FnOnce(&mut Settings)) -> Result<()> {
         self.socket.set(change)
     }

@@ -1,7 +1,7 @@
 //! Streams for tokio.
 
 use crate::stack::Stack;
-use crate::tcp::View;
+use crate::tcp::{Settings, View};
 use crate::zerocopy::{NotSent, Range, Sent};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
@@ -48,7 +48,34 @@ impl Stream {
     ///
     /// Cancel safe: if it is dropped, the socket is closed.
     pub async fn connect(stack: &Stack, address: SocketAddr) -> Result<Stream> {
-        let stream = Stream::new(crate::tcp::Stream::connect_nonblocking(stack, address)?)?;
+        Stream::made(crate::tcp::Stream::connect_nonblocking(stack, address)?).await
+    }
+
+    /// As [`Stream::connect`], with settings that its SYN is to go by. With `fast_open_connect`, and a cookie that an earlier connection has brought from
+    /// there, it is done at once: the connection begins with the first send, whose bytes go with the SYN (RFC 7413).
+    ///
+    /// # Errors
+    ///
+    /// As the plain stream's [`connect_with`](crate::tcp::Stream::connect_with); EMFILE.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with I/O.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if it is dropped, the socket is closed.
+    pub async fn connect_with(
+        stack: &Stack,
+        address: SocketAddr,
+        change: impl Fn(&mut Settings),
+    ) -> Result<Stream> {
+        Stream::made(crate::tcp::Stream::connect_nonblocking_with(stack, address, change)?).await
+    }
+
+    /// Waits until one that was begun is made.
+    async fn made(stream: crate::tcp::Stream) -> Result<Stream> {
+        let stream = Stream::new(stream)?;
         stream.writable().await.map_err(refused(Op::Connect))?;
         match stream.take_error()? {
             Some(error) => Err(error.about("address")),

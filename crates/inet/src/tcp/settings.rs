@@ -79,8 +79,9 @@ pub struct Settings {
     pub fast_open_connect: bool,
     /// No cookie is needed, nor asked for (TCP_FASTOPEN_NO_COOKIE).
     pub fast_open_no_cookie: bool,
-    /// Bytes of a second, at most (SO_MAX_PACING_RATE). Nothing is held back by it: a super-segment is no longer than what this rate carries in a
-    /// millisecond (tcp_tso_autosize()), and that is all.
+    /// Bytes of the stream that leave in a second, at most (SO_MAX_PACING_RATE). Each packet leaves when those before it would have at this rate, or at what the
+    /// window of congestion comes to if that is less, as Linux paces by itself (tcp_pacing_check()). A super-segment is no longer than what
+    /// a millisecond carries, or two segments. None: nothing is held back. 0 counts as 1.
     pub max_pacing_rate: Option<u64>,
 }
 

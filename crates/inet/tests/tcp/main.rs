@@ -11,6 +11,7 @@ mod little;
 mod local_congestion;
 mod net;
 mod notify;
+mod pacing;
 mod settings;
 mod shrink;
 mod slow_start;

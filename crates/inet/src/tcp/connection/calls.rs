@@ -365,6 +365,11 @@ impl Connection {
         if !self.state.is_synchronized() && self.state != State::Established {
             return;
         }
+        if before.max_pacing_rate != now.max_pacing_rate {
+            // It holds from the next packet on.
+            self.out.set_pace_at(0);
+            self.paced_due(ctx);
+        }
         if !before.nodelay && now.nodelay {
             self.push(ctx);
         } else if uncorked {

@@ -65,6 +65,8 @@ bitflags::bitflags! {
         const SYN_DATA_FAIL = 4096 | 8192;
         /// The program found no room since all connections together have no memory left.
         const SQUEEZED = 16384;
+        /// Something waits for the time that pacing lets it leave at.
+        const PACED = 32768;
     }
 }
 

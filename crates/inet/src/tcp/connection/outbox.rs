@@ -12,6 +12,8 @@ pub(super) struct Outbox(Option<Box<Bytes>>);
 struct Bytes {
     queue: SegmentQueue,
     unsent: Unsent,
+    /// Before this nothing more leaves, where the program bounds the rate (SO_MAX_PACING_RATE).
+    pace_at: u64,
 }
 
 static NOTHING: Unsent = Unsent::new();
@@ -35,6 +37,18 @@ impl Outbox {
     /// The same, to be changed.
     pub fn unsent_mut(&mut self) -> &mut Unsent {
         &mut self.0.get_or_insert_default().unsent
+    }
+
+    /// When what waits may leave, where the rate is bounded.
+    pub fn pace_at(&self) -> u64 {
+        self.0.as_ref().map_or(0, |bytes| bytes.pace_at)
+    }
+
+    /// The same, to be changed. Where nothing was given to be sent nothing waits.
+    pub fn set_pace_at(&mut self, at: u64) {
+        if let Some(bytes) = &mut self.0 {
+            bytes.pace_at = at;
+        }
     }
 
     /// All of it, as a list of segments: for bytes to be put behind.

@@ -21,7 +21,8 @@ impl Connection {
             AckWhen::Now => 0,
             AckWhen::No => NEVER,
         };
-        let first = ack.min(self.sender_deadline()).min(self.probe_at).min(self.keep_at);
+        let paced = if self.traits.contains(Traits::PACED) { self.out.pace_at() } else { NEVER };
+        let first = ack.min(self.sender_deadline()).min(self.probe_at).min(self.keep_at).min(paced);
         (first != NEVER).then_some(first)
     }
 
@@ -58,6 +59,7 @@ impl Connection {
                 return after;
             }
         }
+        self.paced_due(ctx);
         if self.keep_at <= ctx.now {
             let after = self.keepalive_due(ctx);
             if after != After::Keep {
@@ -98,6 +100,8 @@ impl Connection {
                 } else {
                     ctx.stats.loss_probes += 1;
                 }
+                // The first of them leaves now (tcp_retransmit_timer()).
+                self.out.set_pace_at(self.out.pace_at().min(ctx.now));
                 self.retransmit_lost(ctx);
             }
         }

@@ -82,6 +82,9 @@ impl Connection {
         let mut longest = None;
         let (mut sent, mut by_cwnd, mut by_window) = (0, false, false);
         while let Some(piece) = self.out.unsent().first() {
+            if most == Most::All && self.is_paced(ctx.now) {
+                break;
+            }
             let mut quota = self.snd.quota();
             if quota == 0 {
                 // The last FIN needs no room in the window of congestion (tcp_cwnd_test()).
@@ -163,8 +166,7 @@ impl Connection {
         if whole <= mss {
             return 1;
         }
-        let rate = self.pacing_rate(ctx).min(self.settings.max_pacing_rate.unwrap_or(u64::MAX));
-        let mut bytes = rate >> 10;
+        let mut bytes = self.pacing_rate(ctx) >> 10;
         let round = self.snd.rtt().min_us().unwrap_or(u32::MAX) >> ctx.config.tso_rtt_log.min(31);
         if round < 32 {
             bytes = bytes.saturating_add(u64::from(ctx.super_segment) >> round);
@@ -173,17 +175,48 @@ impl Connection {
         packets.min(whole / mss).max(1)
     }
 
-    /// Bytes of a second that the window of congestion comes to, and more as it is to grow (tcp_update_pacing_rate()). Nothing is held back by
-    /// it but the length of super-segments.
+    /// Bytes of a second that the window of congestion comes to, and more as it is to grow, but no more than the program says
+    /// (tcp_update_pacing_rate()). It bounds the length of super-segments; packets are held back by it only where the program has said something.
     fn pacing_rate(&self, ctx: &Context<'_>) -> u64 {
         let congestion = self.snd.congestion();
-        let Some(srtt_us) = self.snd.rtt().srtt_us().filter(|us| *us > 0) else { return u64::MAX };
+        let most = self.settings.max_pacing_rate.unwrap_or(u64::MAX);
+        let Some(srtt_us) = self.snd.rtt().srtt_us().filter(|us| *us > 0) else { return most };
         let percent = match congestion.cwnd() < congestion.ssthresh() / 2 {
             true => ctx.config.pacing_slow_start,
             false => ctx.config.pacing_avoidance,
         };
         let packets = u64::from(congestion.cwnd().max(self.snd.packets_out()));
-        u64::from(self.snd.mss()) * packets * u64::from(percent) * 10_000 / u64::from(srtt_us)
+        most.min(u64::from(self.snd.mss()) * packets * u64::from(percent) * 10_000 / u64::from(srtt_us))
+    }
+
+    /// Whether what waits has to wait for its time (tcp_pacing_check()): then it has a timer.
+    fn is_paced(&mut self, now: u64) -> bool {
+        let waits = self.settings.max_pacing_rate.is_some() && self.out.pace_at() > now;
+        self.traits.set(Traits::PACED, waits);
+        waits
+    }
+
+    /// So many bytes have left: the next ones wait until these would have at the rate (tcp_update_skb_after_send()).
+    fn pace(&mut self, ctx: &Context<'_>, len: u32) {
+        if self.settings.max_pacing_rate.is_none() {
+            return;
+        }
+        let rate = u128::from(self.pacing_rate(ctx).max(1));
+        let takes = u64::try_from(u128::from(len) * 1_000_000_000 / rate).unwrap_or(u64::MAX);
+        let before = self.out.pace_at();
+        let from = before.max(ctx.now);
+        // Who drives the stack may be late: half of a packet's time at most is made up for.
+        let late = from - before;
+        self.out.set_pace_at(from.saturating_add(takes - late.min(takes / 2)).min(NEVER - 1));
+    }
+
+    /// The time has come for what pacing held back.
+    pub(super) fn paced_due(&mut self, ctx: &mut Context<'_>) {
+        if self.traits.contains(Traits::PACED) && self.out.pace_at() <= ctx.now {
+            self.traits.remove(Traits::PACED);
+            self.retransmit_lost(ctx);
+            self.push_pending(ctx);
+        }
     }
 
     /// Bytes that a piece is filled up to (tcp_xmit_size_goal()).
@@ -327,6 +360,7 @@ impl Connection {
         }
         self.snd.transmitted(ctx.now, transmit);
         self.sent_at = microseconds(ctx.now);
+        self.pace(ctx, piece.len);
         sent
     }
 
@@ -350,7 +384,9 @@ impl Connection {
         // What has come out of order since takes room in each segment (tcp_current_mss()).
         self.snd.set_mss(self.segment_len(ctx));
         let longest = self.longest(ctx, self.snd.mss());
-        while let Some(transmit) = self.snd.next_retransmission(longest) {
+        while !self.is_paced(ctx.now)
+            && let Some(transmit) = self.snd.next_retransmission(longest)
+        {
             if self.retransmit(ctx, transmit) == Sent::Refused {
                 break;
             }
@@ -376,7 +412,10 @@ impl Connection {
         ctx.stats.retransmitted += u64::from(transmit.packets);
         let sent = self.emit_with(ctx, header, packet, cut, false);
         match sent {
-            Sent::Left => self.snd.retransmitted(ctx.now, &transmit),
+            Sent::Left => {
+                self.snd.retransmitted(ctx.now, &transmit);
+                self.pace(ctx, transmit.len);
+            }
             Sent::Refused => self.snd.not_retransmitted(ctx.now, &transmit),
         }
         sent
@@ -393,7 +432,7 @@ impl Connection {
     /// Where something waits and nothing is under way whose ACK would let it go, the peer's window is asked for in time. Where nothing waits,
     /// memory is given back after a while.
     pub(super) fn arm_probe(&mut self, ctx: &Context<'_>) {
-        if self.snd.has_unacked() {
+        if self.snd.has_unacked() || self.traits.contains(Traits::PACED) {
             self.probe_at = NEVER;
         } else if !self.out.unsent().is_empty() {
             if self.probe_at == NEVER || self.traits.contains(Traits::RESTING) {

@@ -98,6 +98,15 @@ impl Mapping {
         Ok(self)
     }
 
+    /// Maps `len` bytes of the kernel's that it shares with who has `fd`, a socket, from `offset` on: rings. They are there as long as they are mapped.
+    pub(crate) fn of_ring(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Mapping> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing. No file behind it can shrink.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, fd, offset)? };
+        Ok(Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len, writable: true })
+    }
+
     fn with(fd: impl AsFd, len: usize, writable: bool, flags: MapFlags) -> io::Result<Mapping> {
         let write = if writable { ProtFlags::WRITE } else { ProtFlags::empty() };
         // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing.

@@ -176,7 +176,7 @@ pub fn set_up(name: &str) -> io::Result<()> {
     }
 }
 
-fn request(name: &str) -> io::Result<libc::ifreq> {
+pub(crate) fn request(name: &str) -> io::Result<libc::ifreq> {
     if name.is_empty() || name.len() > NAME_MAX || name.bytes().any(|byte| byte == 0) {
         return Err(Errno::INVAL);
     }
@@ -189,11 +189,11 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
 }
 
 /// One to ask about interfaces.
-fn socket() -> io::Result<OwnedFd> {
+pub(crate) fn socket() -> io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
 }
 
-fn check(returned: libc::c_int) -> io::Result<()> {
+pub(crate) fn check(returned: libc::c_int) -> io::Result<()> {
     match returned {
         0.. => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),

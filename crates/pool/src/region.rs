@@ -5,8 +5,8 @@ use crate::pool::Monitor;
 use std::fmt;
 use std::ptr::NonNull;
 
-/// Where a pool's pages lie, as one piece of memory: for io_uring's registered buffers (io_uring_register_buffers(3)) and CUDA
-/// (cuMemHostRegister), and for what wants one piece besides, as an AF_XDP socket's umem does (nothing here opens such a socket). It is registered once, and pages are then told by their place in it.
+/// Where a pool's pages lie, as one piece of memory: for io_uring's registered buffers (io_uring_register_buffers(3)), CUDA
+/// (cuMemHostRegister), and an AF_XDP socket's umem. It is registered once, and pages are then told by their place in it.
 ///
 /// The memory stays mapped as long as this lives, even when pool and pages are gone: keep it until it is unregistered.
 ///

@@ -5,10 +5,10 @@
 
 use super::device::Device;
 use super::header::{self, Header};
-use super::parse::layers;
 use super::receive::{Dropped, HEADROOM, Receiver, counted};
 use super::stats::Stats;
 use crate::packet::{Head, Packet};
+use crate::parse::layers;
 use crate::registered::{Place, places};
 use crate::rx::{Queues, Sorted};
 use onecopy_chain::{Chain, Fragment};

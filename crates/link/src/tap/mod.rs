@@ -47,7 +47,6 @@ mod header;
 mod land;
 #[cfg(test)]
 mod outside;
-mod parse;
 mod receive;
 mod stage;
 mod stats;

@@ -10,11 +10,11 @@
 
 use super::device::Device;
 use super::header::{self, Header};
-use super::parse::layers;
 use super::stats::Stats;
 use super::views;
 use crate::capabilities::Medium;
 use crate::packet::{Head, Packet};
+use crate::parse::layers;
 use onecopy_chain::{Chain, Checksum, Fragment};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{OpenError, Page, PagePool, PoolConfig};

@@ -4,7 +4,7 @@ use crate::capabilities::Medium;
 
 /// Where the headers of a packet are that begins with `bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Layers {
+pub(crate) struct Layers {
     /// Where the network's header begins.
     pub network: usize,
     /// Where the headers end, as far as `bytes` go: behind the last one that is whole there.
@@ -15,7 +15,7 @@ pub(super) struct Layers {
 const EXTENSIONS: usize = 8;
 
 /// Finds them in the first bytes of a packet.
-pub(super) fn layers(bytes: &[u8], medium: Medium) -> Layers {
+pub(crate) fn layers(bytes: &[u8], medium: Medium) -> Layers {
     let mut kind = match (medium, bytes.first().map(|byte| byte >> 4)) {
         (Medium::Ethernet, _) => word(bytes, 12),
         (Medium::Ip, Some(4)) => Some(0x0800),

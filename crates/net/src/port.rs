@@ -2,7 +2,7 @@
 
 use onecopy_inet::trace::{Trace, Watch};
 use onecopy_link::pcap::Pcap;
-use onecopy_link::{Link, Registered, Tap};
+use onecopy_link::{Link, Registered, Tap, Xdp};
 use std::io::Write;
 use std::os::fd::AsFd;
 
@@ -78,6 +78,20 @@ impl Port for Tap {
 
     fn gather_no_more(&mut self, memory: u64) {
         Tap::gather_no_more(self, memory);
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.stats().each().collect()
+    }
+}
+
+impl Port for Xdp {
+    fn kernel_copies(&self) -> bool {
+        !self.is_zero_copy()
+    }
+
+    fn splits_headers(&self) -> bool {
+        true
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

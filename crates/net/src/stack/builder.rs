@@ -11,6 +11,7 @@ use onecopy_inet::wire::Mac;
 use onecopy_inet::{tcp, udp};
 use onecopy_link::Tap;
 use onecopy_link::tap::{TapConfig, TapError};
+use onecopy_link::xdp::{Xdp, XdpConfig, XdpError};
 use onecopy_pool::OpenError;
 use onecopy_socket::{Transport, Wait};
 use onecopy_uring::Refused;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 enum Where {
     Tap(TapConfig),
+    Xdp(XdpConfig),
     Ports(Vec<Box<dyn Port>>),
 }
 
@@ -90,6 +92,20 @@ impl Builder {
     #[must_use]
     pub fn tap_with(self, config: TapConfig) -> Builder {
         Builder { link: Some(Where::Tap(config)), ..self }
+    }
+
+    /// The link is the interface `name`, past the kernel's IP, by an AF_XDP socket ([`Xdp`]): all that arrives there is the stack's, and the interface's hardware
+    /// address, too, unless [`Builder::mac`] says another one. The interface is there and is up, with the MTU that it has ([`Builder::mtu`] sets none) and one queue that it receives
+    /// by, so the stack has one shard. It takes root's rights.
+    #[must_use]
+    pub fn xdp(self, name: impl Into<String>) -> Builder {
+        self.xdp_with(XdpConfig::new(name))
+    }
+
+    /// As [`Builder::xdp`], in all detail.
+    #[must_use]
+    pub fn xdp_with(self, config: XdpConfig) -> Builder {
+        Builder { link: Some(Where::Xdp(config)), ..self }
     }
 
     /// The link is `port`.
@@ -283,8 +299,8 @@ impl Builder {
             },
             Some(Transport::Auto) if self.link.is_none() => kernel(),
             Some(Transport::Auto) => match self.build_own() {
-                // Without TAP or root the kernel does; what is wrong in itself is not mended by it.
-                Err(BuildError::Tap(_)) => kernel(),
+                // Without TAP, AF_XDP or root the kernel does; what is wrong in itself is not mended by it.
+                Err(BuildError::Tap(_) | BuildError::Xdp(_)) => kernel(),
                 built => built,
             },
         }
@@ -294,6 +310,7 @@ impl Builder {
     fn said_of_own(&self) -> Option<&'static str> {
         let said = [
             (matches!(self.link, Some(Where::Tap(_))), "tap"),
+            (matches!(self.link, Some(Where::Xdp(_))), "xdp"),
             (matches!(self.link, Some(Where::Ports(_))), "link"),
             (!self.addresses.is_empty(), "address"),
             (!self.gateways.is_empty(), "gateway"),
@@ -321,6 +338,7 @@ impl Builder {
         for route in self.routes {
             routes.push(route.map_err(BuildError::Route)?);
         }
+        let mut mac = self.mac;
         let ports: Vec<Box<dyn Port>> = match self.link.ok_or(BuildError::NoLink)? {
             Where::Ports(ports) => match self.shards {
                 _ if ports.is_empty() => return Err(BuildError::NoLink),
@@ -342,12 +360,25 @@ impl Builder {
                     }
                 }
             }
+            Where::Xdp(config) => {
+                if self.mtu.is_some() {
+                    return Err(BuildError::NotOfXdp("mtu"));
+                }
+                if self.shards.is_some_and(|shards| shards != 1) {
+                    return Err(BuildError::Shards(
+                        "by AF_XDP a stack has one queue of the interface, and so one shard: do not ask for more",
+                    ));
+                }
+                let xdp = Xdp::open(config).map_err(BuildError::Xdp)?;
+                mac.get_or_insert(Mac(xdp.hardware_address()));
+                vec![Box::new(xdp)]
+            }
         };
         let setup = Setup {
             ports,
             addresses,
             routes,
-            mac: self.mac,
+            mac,
             seed: self.seed,
             driver: self.driver.unwrap_or_default(),
             wait: self.wait,
@@ -380,6 +411,10 @@ pub enum BuildError {
     Route(String),
     /// The TAP device could not be had.
     Tap(TapError),
+    /// The interface could not be had by AF_XDP.
+    Xdp(XdpError),
+    /// The link is by AF_XDP, and this method of [`Builder`] says what is the interface's own there.
+    NotOfXdp(&'static str),
     /// The addresses, the routes or the hardware address do not fit.
     Config(BadConfig),
     /// There is no memory for pages.
@@ -427,7 +462,9 @@ impl From<own::Failed> for BuildError {
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BuildError::NoLink => f.write_str("a stack needs a link; give it one with Builder::tap"),
+            BuildError::NoLink => {
+                f.write_str("a stack needs a link; give it one with Builder::tap or Builder::xdp")
+            }
             BuildError::NoAddress => f.write_str(
                 "a stack needs an address; give it one with Builder::address, such as 10.0.0.2/24",
             ),
@@ -439,6 +476,12 @@ impl fmt::Display for BuildError {
                 "{text:?} is no network with a prefix; write it as 10.1.0.0/16, with no bit set behind those of the prefix"
             ),
             BuildError::Tap(error) => error.fmt(f),
+            BuildError::Xdp(error) => error.fmt(f),
+            BuildError::NotOfXdp(method) => write!(
+                f,
+                "by AF_XDP a stack takes the interface as it is, and Builder::{method} is for a TAP: do not call it, and set the interface itself (ip link set \
+                 NAME {method} ...)"
+            ),
             BuildError::Config(error) => error.fmt(f),
             BuildError::Pages(error) => error.fmt(f),
             BuildError::System(errno) => write!(f, "a stack could not be started: {errno}"),
@@ -467,6 +510,7 @@ impl From<BuildError> for std::io::Error {
     fn from(error: BuildError) -> std::io::Error {
         let kind = match &error {
             BuildError::Tap(error) => std::io::Error::from(error.errno()).kind(),
+            BuildError::Xdp(error) => std::io::Error::from(error.errno()).kind(),
             BuildError::System(errno) | BuildError::Interface { errno, .. } => errno.kind(),
             BuildError::Uring(refused) => refused.errno().kind(),
             BuildError::Pages(_) => std::io::ErrorKind::OutOfMemory,

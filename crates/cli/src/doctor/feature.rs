@@ -153,6 +153,10 @@ fn internet(probes: &Probes) -> Feature {
     const NAME: &str = "TCP and UDP";
     const PRIVILEGE: &str = "root, or CAP_NET_ADMIN and /dev/net/tun, for a stack of our own";
     match (probes.tap.works, probes.kernel_tcp.works) {
+        (true, true) if probes.xdp.works => Feature::best(
+            NAME,
+            "a stack of our own on a TAP device, or on an interface by AF_XDP (--xdp), or the kernel's through io_uring",
+        ),
         (true, true) => {
             Feature::best(NAME, "a stack of our own on a TAP device, or the kernel's through io_uring")
         }

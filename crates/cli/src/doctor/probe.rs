@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use io_uring::{IoUring, opcode};
 use onecopy::Path;
 use onecopy::unix::{Datagram, Listener, SharedPool, SocketAddr, Stream};
+use onecopy_sys::bpf;
 use onecopy_sys::netdev::{Netdev, Queue, Refusal};
 use rustix::fd::AsFd;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
@@ -311,12 +312,24 @@ fn tap(machine: &Machine) -> Probe {
 
 fn xdp(machine: &Machine) -> Probe {
     match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
-        Ok(_) if machine.user.net_admin => Probe::works("sockets can be made"),
+        Ok(_) if machine.user.net_admin => match program() {
+            Ok(()) => Probe::works("sockets can be made, and the program that leads packets to them"),
+            Err(Errno::PERM) => Probe::fails("sockets can be made, but their program needs CAP_BPF"),
+            Err(error) => {
+                Probe::fails(format!("sockets can be made, but not their program: bpf(2): {error}"))
+            }
+        },
         Ok(_) => Probe::fails("sockets can be made, but binding one to a device needs CAP_NET_ADMIN"),
         Err(Errno::AFNOSUPPORT) => Probe::fails("this kernel is built without AF_XDP"),
         Err(Errno::PERM) => Probe::fails("its sockets need CAP_NET_RAW"),
         Err(error) => Probe::fails(format!("socket(AF_XDP): {error}")),
     }
+}
+
+/// A program as a link loads it, attached nowhere.
+fn program() -> Result<(), Errno> {
+    let map = bpf::socket_map(1)?;
+    bpf::redirect_program(&map, false).map(drop)
 }
 
 fn cuda() -> Probe {

@@ -186,7 +186,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__nc)
-            opts="-l -U -u -v -d -q -N -w -h --listen --unix --udp --tap --addr --gateway --route --mtu --kernel-addr --shards --transport --send --recv --sum --json --save-profile --verbose --no-stdin --quit --no-shutdown --timeout --devmem --memory --queue --queues --nic --validate --generate --chunk --fail-on-linear --discard --pair --check --color --help"
+            opts="-l -U -u -v -d -q -N -w -h --listen --unix --udp --tap --xdp --addr --gateway --route --mtu --kernel-addr --shards --transport --send --recv --sum --json --save-profile --verbose --no-stdin --quit --no-shutdown --timeout --devmem --memory --queue --queues --nic --validate --generate --chunk --fail-on-linear --discard --pair --check --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -201,6 +201,10 @@ _onecopy() {
                     return 0
                     ;;
                 --tap)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --xdp)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -300,7 +304,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__proxy)
-            opts="-h --listen --tap --addr --gateway --route --mtu --kernel-addr --shards --config --access-log --access-log-format --metrics --takeover --user --log-level --tls-cert --tls-key --backend --transport --forward --send-lent --threads --backends --queue --buffer --max-clients --idle-timeout --head-timeout --send-timeout --backend-timeout --max-line --max-head --grace --direct --trust-backend --die-with-parent --cpu --color --help"
+            opts="-h --listen --tap --xdp --addr --gateway --route --mtu --kernel-addr --shards --config --access-log --access-log-format --metrics --takeover --user --log-level --tls-cert --tls-key --backend --transport --forward --send-lent --threads --backends --queue --buffer --max-clients --idle-timeout --head-timeout --send-timeout --backend-timeout --max-line --max-head --grace --direct --trust-backend --die-with-parent --cpu --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -311,6 +315,10 @@ _onecopy() {
                     return 0
                     ;;
                 --tap)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --xdp)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -458,7 +466,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__serve)
-            opts="-h --root --listen --tap --addr --gateway --route --mtu --kernel-addr --shards --config --access-log --access-log-format --metrics --takeover --user --log-level --transport --file-send --policy --save-profile --lend --cache --revalidate --buffer --max-connections --idle-timeout --head-timeout --send-timeout --grace --direct --stats --die-with-parent --cpu --hot-set --color --help"
+            opts="-h --root --listen --tap --xdp --addr --gateway --route --mtu --kernel-addr --shards --config --access-log --access-log-format --metrics --takeover --user --log-level --transport --file-send --policy --save-profile --lend --cache --revalidate --buffer --max-connections --idle-timeout --head-timeout --send-timeout --grace --direct --stats --die-with-parent --cpu --hot-set --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -473,6 +481,10 @@ _onecopy() {
                     return 0
                     ;;
                 --tap)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --xdp)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -622,13 +634,17 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__stack)
-            opts="-h --tap --addr --gateway --route --mtu --kernel-addr --shards --netns --echo --discard --source --pcap --trace --json --color --help"
+            opts="-h --tap --xdp --addr --gateway --route --mtu --kernel-addr --shards --netns --echo --discard --source --pcap --trace --json --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --tap)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --xdp)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

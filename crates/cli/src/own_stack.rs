@@ -2,8 +2,8 @@
 
 use crate::failure::Usage;
 use onecopy::advanced::link::tap::TapConfig;
-use onecopy::advanced::link::{Link, Tap};
-use onecopy::{Cidr, Stack};
+use onecopy::advanced::link::{Link, Tap, Xdp, XdpConfig};
+use onecopy::{Cidr, Mac, Stack};
 use onecopy_sys::netns::Namespace;
 use onecopy_sys::tun;
 use rustix::io::Errno;
@@ -16,6 +16,10 @@ pub struct OwnStack {
     /// takes CAP_NET_ADMIN, and is gone with the program; its other side is the kernel's interface of that name
     #[arg(long, value_name = "NAME")]
     tap: Option<String>,
+    /// The same over this network interface, past the kernel's IP (AF_XDP): all that arrives there is the stack's. It is up, with one queue that it
+    /// receives by, and stays as it is; this takes root
+    #[arg(long, value_name = "IFACE", conflicts_with = "tap")]
+    xdp: Option<String>,
     #[command(flatten)]
     network: Network,
 }
@@ -23,23 +27,28 @@ pub struct OwnStack {
 impl OwnStack {
     /// Whether one is asked for.
     pub fn is_some(&self) -> bool {
-        self.tap.is_some()
+        self.tap.is_some() || self.xdp.is_some()
     }
 
     /// Looks that the flags belong together.
     pub fn check(&self) -> anyhow::Result<()> {
-        match self.tap {
-            Some(_) => self.network.check(),
-            None if self.network.any() => {
-                let why = "--addr, --gateway, --route, --mtu, --kernel-addr and --shards are a stack's of our own: add --tap NAME";
+        match self.is_some() {
+            true => self.network.check(),
+            false if self.network.any() => {
+                let why = "--addr, --gateway, --route, --mtu, --kernel-addr and --shards are a stack's of our own: add --tap NAME, or --xdp IFACE";
                 Err(Usage(why.into()).into())
             }
-            None => Ok(()),
+            false => Ok(()),
         }
     }
 
     /// The address of the kernel's side of the TAP: the one that was asked for, or the first other one of the stack's network.
     pub fn kernel_address(&self) -> anyhow::Result<IpAddr> {
+        if self.xdp.is_some() {
+            return wrong(
+                "with --xdp it is not known who is at the other end: take --tap NAME for this".to_owned(),
+            );
+        }
         let kernel = self.network.kernel_address(true)?;
         kernel
             .map(|kernel| kernel.address())
@@ -55,11 +64,17 @@ impl OwnStack {
         Ok(self.open_named()?.map(|(stack, ..)| stack))
     }
 
-    /// The same with its TAP's name, and what there is to be said about that.
+    /// The same with its device's name, and what there is to be said about that.
     pub fn open_named(&self) -> anyhow::Result<Option<(Stack, String, String)>> {
         self.check()?;
-        let Some(name) = &self.tap else { return Ok(None) };
         let network = &self.network;
+        if let Some(name) = &self.xdp {
+            let xdp = network.open_xdp(name)?;
+            let (mac, about) = (Mac(xdp.hardware_address()), xdp.describe());
+            let stack = network.set(Stack::builder())?.mac(mac).link(xdp).build()?;
+            return Ok(Some((stack, name.clone(), about)));
+        }
+        let Some(name) = &self.tap else { return Ok(None) };
         let advice = "without --tap the kernel's own sockets are used, which takes no privilege";
         let taps = network
             .open(name, network.kernel_address(false)?, None)
@@ -224,6 +239,18 @@ impl Network {
     /// How many shards the stack has.
     pub fn shards(&self) -> u16 {
         self.shards.unwrap_or(1)
+    }
+
+    /// Opens the interface called `name` past the kernel's IP.
+    pub fn open_xdp(&self, name: &str) -> anyhow::Result<Xdp> {
+        if self.mtu.is_some() || self.kernel_addr.is_some() || self.shards() > 1 {
+            return wrong(
+                "--xdp takes an interface as it is, by one queue: leave out --mtu and --kernel-addr (ip link, ip addr), and --shards"
+                    .to_owned(),
+            );
+        }
+        let advice = "without --xdp the kernel's own sockets are used, which takes no privilege";
+        Xdp::open(XdpConfig::new(name)).map_err(|error| anyhow::anyhow!("{error} ({advice})"))
     }
 
     /// Opens the TAP called `name`, once for each shard, in `namespace` or where this thread is, and sees to the kernel's side of it.

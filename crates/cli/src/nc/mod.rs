@@ -58,7 +58,7 @@ pub struct Args {
     #[arg(short, long)]
     listen: bool,
     /// A unix socket: a path, or @name. Shared memory carries the bytes where the peer is onecopy's, too
-    #[arg(short = 'U', long, value_name = "PATH", conflicts_with_all = ["udp", "tap"])]
+    #[arg(short = 'U', long, value_name = "PATH", conflicts_with_all = ["udp", "tap", "xdp"])]
     unix: Option<String>,
     /// Datagrams: each read of standard input is one, of 16 KiB at most
     #[arg(short, long)]
@@ -84,7 +84,7 @@ pub struct Args {
     json: bool,
     /// With --unix: at the end, save what was learned about the stores of this machine in the profile of `onecopy tune`, with which
     /// programs begin that are started later. (Of a file that is sent without --sum, nothing is copied, and nothing learned)
-    #[arg(long, conflicts_with_all = ["udp", "tap"])]
+    #[arg(long, conflicts_with_all = ["udp", "tap", "xdp"])]
     save_profile: bool,
     /// Tell where it listens, to whom it is connected, and at the end what passed
     #[arg(short, long)]
@@ -140,7 +140,7 @@ impl Plan {
             lessons::place()?;
         }
         if matches!(target, Target::Unix(_)) && (args.udp || args.own.is_some()) {
-            let flag = if args.udp { "--udp" } else { "--tap" };
+            let flag = if args.udp { "--udp" } else { "--tap, or --xdp" };
             return Err(Usage(format!("{target} is a unix socket: leave out {flag}")).into());
         }
         args.carried()?;
@@ -182,10 +182,10 @@ impl Args {
         self.own.check()?;
         let why = match (self.transport, self.own.is_some()) {
             (Some(Way::Kernel | Way::KernelUring), true) => {
-                "--tap is for a stack of our own: leave it out, or say --transport stack"
+                "--tap and --xdp are for a stack of our own: leave it out, or say --transport stack"
             }
             (Some(Way::Stack), false) => {
-                "a stack of our own needs a TAP device: add --tap NAME and --addr, or leave out --transport"
+                "a stack of our own needs a device: add --tap NAME, or --xdp IFACE, and --addr, or leave out --transport"
             }
             _ => return Ok(()),
         };

@@ -42,12 +42,12 @@ pub struct Flags {
     /// Meet the one of these programs that runs, at this unix socket, and take over its sockets; it finishes what it has and ends.
     /// Then, or where there is none, wait there for a successor. No client is refused meanwhile. (Under systemd, a .socket unit is
     /// the way)
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "tap")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["tap", "xdp"])]
     pub takeover: Option<Address>,
     /// Bind as root, and then be this user (names or numbers), with its groups or with GROUP as the first of them. All else is
     /// opened as that user: the files served, certificate, key, log, --config, and the socket of --takeover. Sockets with paths are
     /// given to it; to remove them at the end it needs their folder
-    #[arg(long, value_name = "NAME[:GROUP]", conflicts_with = "tap")]
+    #[arg(long, value_name = "NAME[:GROUP]", conflicts_with_all = ["tap", "xdp"])]
     pub user: Option<user::Asked>,
     /// Say what is of this level or above, each line with its time (UTC) and level. Left out, the variable ONECOPY_LOG says it;
     /// without either, `info` as plain lines. (Systemd's journal is told levels in its own way)

@@ -236,11 +236,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return Err(Usage(why.into()).into());
     }
     if args.stack.is_some() && args.direct {
-        let why = "--direct lends the daemon a kernel's socket, and with --tap there is none: leave out one of the two";
+        let why = "--direct lends the daemon a kernel's socket, and on a stack of our own there is none: leave out one of the two";
         return Err(Usage(why.into()).into());
     }
     if args.stack.is_some() && args.forward == Forward::Splice {
-        let why = "--forward splice passes bytes between kernel sockets, and with --tap the client's is none: leave out one \
+        let why = "--forward splice passes bytes between kernel sockets, and on a stack of our own the client's is none: leave out one \
                    of the two";
         return Err(Usage(why.into()).into());
     }

@@ -145,7 +145,7 @@ impl Args {
     fn check(&self) -> anyhow::Result<()> {
         let tcp = matches!(self.listen, Listen::Tcp(_));
         let why = if tcp != self.stack.is_some() {
-            "--listen tcp:IP:PORT and --tap go together: the daemon speaks TCP on a stack of its own, and proxies on this host \
+            "--listen tcp:IP:PORT and --tap go together (or --xdp): the daemon speaks TCP on a stack of its own, and proxies on this host \
              reach it by a unix socket (for clients over the kernel's TCP put `onecopy proxy` in front)"
         } else if tcp && self.transport == Transport::Kernel {
             "--transport kernel speaks of unix sockets: leave it out with --listen tcp:"

@@ -1,7 +1,7 @@
 //! The file that packets are written to.
 
 use anyhow::Context;
-use onecopy::advanced::link::Tap;
+use onecopy::advanced::link::Link;
 use onecopy::advanced::link::pcap::{Pcap, PcapConfig};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -24,10 +24,10 @@ impl Capture {
         Ok(Capture { name, out: Arc::new(Mutex::new(BufWriter::new(file))) })
     }
 
-    /// What passes `tap` is written down.
-    pub fn around(&self, tap: Tap) -> Pcap<Tap, Capture> {
+    /// What passes `link` is written down.
+    pub fn around<L: Link>(&self, link: L) -> Pcap<L, Capture> {
         // The stack's clock begins now.
-        Pcap::new(tap, self.clone(), PcapConfig::new().clock(SystemTime::now(), 0))
+        Pcap::new(link, self.clone(), PcapConfig::new().clock(SystemTime::now(), 0))
     }
 
     fn out(&self) -> MutexGuard<'_, BufWriter<File>> {

@@ -10,8 +10,7 @@ use crate::{process, terminal};
 use anyhow::Context;
 use capture::Capture;
 use counters::Counters;
-use onecopy::advanced::link::Tap;
-use onecopy::{Builder, Cidr, Stack, Wait};
+use onecopy::{Builder, Cidr, Mac, Port, Stack, Wait};
 use onecopy_inet::trace::{Printer, Trace, Tracer};
 use onecopy_sys::netns::Namespace;
 use serde_json::{Value, json};
@@ -32,6 +31,7 @@ Examples:
   onecopy stack --netns --addr 10.0.0.2/24 -- ping -c 3 10.0.0.2
   onecopy stack --netns --addr 10.0.0.2/24 --echo 7 --trace -- nc -N 10.0.0.2 7
   onecopy stack --tap onecopy0 --addr 10.0.0.2/24 --kernel-addr 10.0.0.1/24 --echo 7
+  onecopy stack --xdp veth0 --addr 10.0.0.2/24 --echo 7
   onecopy stack --tap onecopy0 --addr 10.0.0.2/24 --addr fd00::2/64 \
       --gateway 10.0.0.1 --route 10.1.0.0/16=10.0.0.9 --echo 7
 
@@ -51,6 +51,10 @@ pub struct Args {
     /// The TAP that the stack is on. It is made where there is none
     #[arg(long, value_name = "NAME", default_value = "onecopy0")]
     tap: String,
+    /// Put it on this network interface instead, past the kernel's IP (AF_XDP): all that arrives there is the stack's. It is up, with one queue that it receives
+    /// by, and stays as it is
+    #[arg(long, value_name = "IFACE", conflicts_with_all = ["tap", "netns"])]
+    xdp: Option<String>,
     #[command(flatten)]
     network: Network,
     /// Make a network namespace, with the kernel's side of the TAP in it, which gets --kernel-addr or the first address that is
@@ -135,13 +139,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return Err(Usage(why.into()).into());
     }
     let capture = args.pcap.as_deref().map(Capture::create).transpose()?;
-    let taps = args.network.open(&args.tap, kernel, namespace.as_ref()).map_err(|error| {
-        error.context("no stack (without one `onecopy nc`, `serve` and `proxy` use the kernel's sockets)")
-    })?;
-    let about = describe(&taps);
-    let name = taps[0].name().to_owned();
     let builder = args.network.set(Stack::builder())?.wait(Wait::Block);
-    let stack = on(builder, taps, capture.as_ref(), args.trace).build()?;
+    let (name, about, builder) = match &args.xdp {
+        Some(name) => {
+            let xdp = args.network.open_xdp(name)?;
+            let (mac, about) = (Mac(xdp.hardware_address()), xdp.describe());
+            (name.clone(), about, on(builder.mac(mac), vec![xdp], capture.as_ref(), args.trace))
+        }
+        None => {
+            let taps = args.network.open(&args.tap, kernel, namespace.as_ref()).map_err(|error| {
+                error.context(
+                    "no stack (without one `onecopy nc`, `serve` and `proxy` use the kernel's sockets)",
+                )
+            })?;
+            let (name, about) = (taps[0].name().to_owned(), describe(&taps));
+            (name, about, on(builder, taps, capture.as_ref(), args.trace))
+        }
+    };
+    let stack = builder.build()?;
     let services = Services::default();
     let mut offered = Vec::new();
     for (word, service, ports) in [
@@ -163,11 +178,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let stop = tokio::task::spawn_local(process::asked_to_stop("onecopy stack", true, || ()));
         tokio::task::yield_now().await; // the handlers are in place before anybody is told that it is up
         if args.json {
+            let device = if args.xdp.is_some() { "xdp" } else { "tap" };
             let offered: Vec<_> =
                 offered.iter().map(|(word, at)| json!({ "service": word, "at": at.to_string() })).collect();
             terminal::print(&line(&json!({
                 "event": "up",
-                "tap": name,
+                device: name,
                 "addresses": own.iter().map(Cidr::to_string).collect::<Vec<_>>(),
                 "kernel": kernel.map(|kernel| kernel.to_string()),
                 "namespace": place,
@@ -236,15 +252,15 @@ fn around(kernel: Option<Cidr>, place: Option<&str>, offered: &[(&str, SocketAdd
     text
 }
 
-/// The stack on `taps`, with whoever looks on in between.
-fn on(builder: Builder, taps: Vec<Tap>, capture: Option<&Capture>, trace: bool) -> Builder {
+/// The stack on these links, with whoever looks on in between.
+fn on<P: Port + 'static>(builder: Builder, links: Vec<P>, capture: Option<&Capture>, trace: bool) -> Builder {
     let printer = || Printer::new(Tracer::new(), std::io::stdout());
-    let taps = taps.into_iter();
+    let links = links.into_iter();
     match (capture, trace) {
-        (None, false) => builder.links(taps),
-        (None, true) => builder.links(taps.map(|tap| Trace::new(tap, printer()))),
-        (Some(capture), false) => builder.links(taps.map(|tap| capture.around(tap))),
-        (Some(capture), true) => builder.links(taps.map(|tap| Trace::new(capture.around(tap), printer()))),
+        (None, false) => builder.links(links),
+        (None, true) => builder.links(links.map(|link| Trace::new(link, printer()))),
+        (Some(capture), false) => builder.links(links.map(|link| capture.around(link))),
+        (Some(capture), true) => builder.links(links.map(|link| Trace::new(capture.around(link), printer()))),
     }
 }
 

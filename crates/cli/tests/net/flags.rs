@@ -57,6 +57,12 @@ fn usage() {
         ("stack --addr 10.0.0.2/24 --shards 65", "65 is not in 1..=64"),
         ("stack --addr 10.0.0.2/24 --shards 2 --trace", "leave out --shards"),
         ("stack --addr 10.0.0.2/24 --shards 2 --pcap /dev/null", "leave out --shards"),
+        ("stack --xdp near --tap t --addr 10.0.0.2/24", "cannot be used with"),
+        ("stack --xdp near --netns --addr 10.0.0.2/24", "cannot be used with"),
+        ("stack --xdp near", "as in --addr 10.0.0.2/24"),
+        ("stack --xdp near --addr 10.0.0.2/24 --mtu 1400", "leave out --mtu"),
+        ("nc --xdp near --addr 10.0.0.2/24 --shards 2 10.0.0.1:9", "and --shards"),
+        ("nc --xdp near --addr 10.0.0.2/24 --kernel-addr 10.0.0.1/24 10.0.0.1:9", "--kernel-addr (ip link"),
         ("stack --trace --json --addr 10.0.0.2/24", "cannot be used with"),
     ] {
         let out = run(line);

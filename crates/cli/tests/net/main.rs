@@ -15,3 +15,4 @@ mod plain;
 mod stack;
 mod ways;
 mod world;
+mod xdp;

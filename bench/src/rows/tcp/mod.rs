@@ -9,7 +9,7 @@
 //! | `kernel` | the peer of every engine, and the engine that is the kernel |
 //! | `smoltcp`, `gvisor` | rivals |
 //! | `relay` | what is between the kernel's sockets where both sides have a TAP |
-//! | `ours` | crates/inet |
+//! | `ours` | crates/inet, over a TAP and by AF_XDP |
 //! | `uring` | our sockets, whose bytes the kernel carries |
 //! | `idle` | two stacks of ours in this process, with many connections that nothing happens on |
 
@@ -44,7 +44,7 @@ pub const ROW: Row = Row {
             and both sides are the kernel's; kernel-taps: a TAP at either side, and a process that carries packets between them): one stream or 16, which the engine sends (send) or receives (recv); 1 MiB asked for as each \
             socket's buffers, cubic; 2shards: the stack is of two, which have the engine's CPU together; the reader copies out, or reads in place, and adds up every byte; cpu is the machine's, since a \
             write to a TAP runs the peer's receive; rr: 64 bytes there and back, both sides blocking or both spinning; uring: our sockets over \
-            the kernel's TCP (Transport::Kernel) and a veth; packet: ns of a packet of 64 bytes between two stacks of ours in one \
+            the kernel's TCP (Transport::Kernel) and a veth; xdp: our stack by AF_XDP on one end of a veth, of which nothing is asked; packet: ns of a packet of 64 bytes between two stacks of ours in one \
             process, with 10,000 idle connections and none",
     metrics: &[
         Metric { name: "rate", unit: "MB/s", larger: true },
@@ -64,6 +64,7 @@ pub const ROW: Row = Row {
         ("tcp/relay", relay::relay),
         ("tcp/copy", ours::copy),
         ("tcp/zc", ours::zero_copy),
+        ("tcp/xdp", ours::xdp),
         ("tcp/uring", uring::copy),
         ("tcp/uring-zc", uring::zero_copy),
         #[cfg(feature = "smoltcp")]
@@ -128,6 +129,8 @@ fn bulk(way: Way, streams: usize, scale: Scale) -> Case {
     let mut engines = BULK.to_vec();
     if streams > 1 {
         engines.insert(engines.len() - 1, "copy-2shards");
+    } else {
+        engines.push("xdp");
     }
     case(format!("{name}/{streams}"), engines, reach, plan)
 }
@@ -145,9 +148,9 @@ fn round_trips(wait: &str, scale: Scale) -> Case {
     let plan = Plan { way: Way::RoundTrips, streams: 1, piece: MESSAGE, spin, ..plan(scale) };
     // (gVisor's device sleeps, however its program waits.)
     let (engines, times) = if spin {
-        (vec!["kernel", "kernel-block", "smoltcp", "copy"], 0.8)
+        (vec!["kernel", "kernel-block", "smoltcp", "copy", "xdp"], 0.8)
     } else {
-        (vec!["kernel", "smoltcp", "gvisor", "copy"], 1.2)
+        (vec!["kernel", "smoltcp", "gvisor", "copy", "xdp"], 1.2)
     };
     case(
         format!("rr/{wait}"),
@@ -194,6 +197,7 @@ impl Tcp {
         let devices = match stack {
             "kernel" if engine == RELAYED => Devices::Taps,
             "kernel" | "uring" => Devices::Veth,
+            "xdp" => Devices::BareVeth,
             _ => {
                 let queues = if variant == SHARDS { Queues::Many } else { Queues::One };
                 Devices::Tap { mtu: variant.parse().unwrap_or(1500), queues }

@@ -20,6 +20,8 @@ const MTU: u32 = 1500;
 pub enum Devices {
     /// A pair of devices of the kernel's, with all that they leave to each other.
     Veth,
+    /// The same, but the engine's end has no address: it is for the engine to take past the kernel's IP.
+    BareVeth,
     /// A TAP, for the engine to open.
     Tap { mtu: u32, queues: Queues },
     /// A TAP at each side, for a relay to open.
@@ -46,12 +48,15 @@ impl Net {
     pub fn new(devices: Devices) -> Result<Net> {
         let peer = namespace()?;
         let engine = match devices {
-            Devices::Veth => {
+            Devices::Veth | Devices::BareVeth => {
                 let engine = namespace()?;
                 let [ours, theirs] = VETH;
                 let there = engine.path();
                 ip(&peer, &format!("link add {ours} type veth peer name {theirs} netns {there}"))?;
-                up(&engine, theirs, &ENGINE.to_string())?;
+                match devices {
+                    Devices::BareVeth => ip(&engine, &format!("link set {theirs} up"))?,
+                    _ => up(&engine, theirs, &ENGINE.to_string())?,
+                }
                 up(&peer, ours, &PEER.to_string())?;
                 Some(engine)
             }
@@ -76,7 +81,7 @@ impl Net {
     pub fn tell(&self, plan: &mut Plan) {
         plan.peers = self.peer.path();
         plan.engines = self.engine.as_ref().map(Namespace::path);
-        plan.device = TAP.to_owned();
+        plan.device = if self.devices == Devices::BareVeth { VETH[1] } else { TAP }.to_owned();
         plan.mtu = self.mtu();
     }
 
@@ -88,7 +93,7 @@ impl Net {
     /// Bytes of the longest packet.
     pub fn mtu(&self) -> u32 {
         match self.devices {
-            Devices::Veth | Devices::Taps => MTU,
+            Devices::Veth | Devices::BareVeth | Devices::Taps => MTU,
             Devices::Tap { mtu, .. } => mtu,
         }
     }

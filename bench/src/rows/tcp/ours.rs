@@ -7,12 +7,13 @@ use std::sync::Arc;
 use crate::proc;
 use anyhow::{Context as _, Result};
 use onecopy::advanced::chain::{Chain, Fragment};
-use onecopy::advanced::link::{Capabilities, Link, Packet, Tap, TapConfig};
+use onecopy::advanced::link::{Capabilities, Link, Packet, Tap, TapConfig, Xdp, XdpConfig};
 use onecopy::advanced::pool::provider::Heap;
 use onecopy::advanced::pool::{Page, PagePool, PoolConfig};
 use onecopy::tcp::Stream;
-use onecopy::{Mac, Port, Stack, Wait};
+use onecopy::{Builder, Mac, Port, Stack, Wait};
 use onecopy_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use onecopy_sys::netns::Namespace;
 use serde_json::{Value, json};
 
 use super::super::job::with;
@@ -30,12 +31,36 @@ pub fn zero_copy(job: &Value) -> Result<Value> {
     engine(job, true)
 }
 
+/// The one that copies, past the kernel's IP.
+pub fn xdp(job: &Value) -> Result<Value> {
+    let plan = Plan::from_job(job)?;
+    let namespace = plan.engines.as_deref().context("the interface has no namespace")?;
+    let link = Namespace::open(namespace)?.run(|| Xdp::open(XdpConfig::new(&plan.device)))??;
+    let about = link.describe();
+    let stack = configured(&plan).link(link).build()?;
+    let counted = || {
+        let link = stack.link_counters();
+        let of = |name| link.iter().find(|(one, _)| *one == name).map_or(0, |(_, count)| *count);
+        let (received, several) = (of("received"), of("received_several"));
+        let (sent, calls) = (of("transmitted"), of("sends"));
+        format!(
+            "{about}; {received} packets received, {several} in several frames; {sent} sent by {calls} calls"
+        )
+    };
+    run(&plan, &stack, false, |_| counted())
+}
+
 fn engine(job: &Value, zero_copy: bool) -> Result<Value> {
     let plan = Plan::from_job(job)?;
     let counts = Arc::new(Counts::default());
     let stack = stack(&plan, &counts)?;
+    run(&plan, &stack, zero_copy, |cpu| counts.says(cpu))
+}
+
+/// Does what is to be done, and adds what `says` has to say behind it, which gets the CPU time that it took.
+fn run(plan: &Plan, stack: &Stack, zero_copy: bool, says: impl Fn(f64) -> String) -> Result<Value> {
     let connect = |stream| -> Result<Ours> {
-        let stream = Stream::connect(&stack, plan.address(stream).into()).context("connecting")?;
+        let stream = Stream::connect(stack, plan.address(stream).into()).context("connecting")?;
         stream.set_nodelay(plan.nodelay())?;
         // As Linux doubles what it is asked for.
         stream.set(|settings| settings.send_buffer = Some(2 * plan.buffer as u32))?;
@@ -44,9 +69,9 @@ fn engine(job: &Value, zero_copy: bool) -> Result<Value> {
     };
     let ends = (0..plan.streams).map(connect).collect::<Result<Vec<_>>>()?;
     let before = proc::cpu_seconds();
-    let figures = load::go(ends, &plan, true)?;
+    let figures = load::go(ends, plan, true)?;
     let cpu = proc::cpu_seconds() - before;
-    let says = format!("{}, {}", counts.says(cpu), again(&stack));
+    let says = format!("{}, {}", says(cpu), again(stack));
     Ok(with(figures, json!({"buffers": format!("{0} out, {0} in", 2 * plan.buffer), "says": says})))
 }
 
@@ -73,18 +98,19 @@ fn stack(plan: &Plan, counts: &Arc<Counts>) -> Result<Stack> {
         count => Tap::open_queues(config, count.into()),
     })??;
     let counted = taps.into_iter().map(|tap| Counted { tap, counts: Arc::clone(counts) });
+    Ok(configured(plan).links(counted).build()?)
+}
+
+/// A stack that has all but its link.
+fn configured(plan: &Plan) -> Builder {
     let buffer = 2 * plan.buffer as u32;
-    let stack = Stack::builder()
-        .links(counted)
-        .address(&format!("{ENGINE}/{PREFIX}"))
-        .mac(Mac([2, 0, 0, 0, 0, 2]))
-        .wait(wait(plan))
-        .tcp(|tcp| {
+    Stack::builder().address(&format!("{ENGINE}/{PREFIX}")).mac(Mac([2, 0, 0, 0, 0, 2])).wait(wait(plan)).tcp(
+        |tcp| {
             // Before it connects, since the window's scale goes by it.
             tcp.rmem = [tcp.rmem[0], buffer, buffer];
             tcp.moderate_rcvbuf = false;
-        });
-    Ok(stack.build()?)
+        },
+    )
 }
 
 /// As the case says; in bulk, as a program has it that says nothing.

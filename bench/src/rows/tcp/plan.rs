@@ -51,7 +51,7 @@ pub struct Plan {
     pub peers: String,
     /// Where the engine's is, if it has one.
     pub engines: Option<String>,
-    /// The TAP in the peer's namespace.
+    /// The TAP in the peer's namespace, or the end of a veth in the engine's.
     pub device: String,
     /// Its MTU.
     pub mtu: u32,

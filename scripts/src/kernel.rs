@@ -31,6 +31,8 @@ pub enum Outcome {
     Passed,
     /// It does not.
     Failed(String),
+    /// It could not be asked: the script or the machine is not as it should be.
+    Broken(String),
     /// This machine does not let us try, or was too busy each time: what it lacks.
     Lacking(String),
 }
@@ -95,7 +97,7 @@ fn judge(mut run: impl FnMut() -> Result<Run, Trouble>) -> Outcome {
         match run() {
             Err(Trouble::Lacking(what)) => return Outcome::Lacking(what),
             Err(Trouble::Broken(why)) => {
-                return Outcome::Failed(format!("the kernel could not be set up for it: {why}"));
+                return Outcome::Broken(format!("the kernel could not be set up for it: {why}"));
             }
             Ok((Ok(()), _)) => return Outcome::Passed,
             Ok((Err(_), lateness)) if lateness > TOLERANCE / 2 => late += 1,
@@ -425,10 +427,10 @@ mod tests {
             assert_eq!(of(error), Outcome::Lacking(format!("a TUN device: {error}")));
         }
         for error in [Errno::MFILE, Errno::BUSY, Errno::INVAL] {
-            assert!(matches!(of(error), Outcome::Failed(why) if why.contains("a TUN device")), "{error}");
+            assert!(matches!(of(error), Outcome::Broken(why) if why.contains("a TUN device")), "{error}");
         }
         let unset = judge(|| Err("/proc/sys/net/ipv4/tcp_sack = 1: it is not there".to_owned().into()));
-        assert!(matches!(unset, Outcome::Failed(why) if why.contains("tcp_sack")));
+        assert!(matches!(unset, Outcome::Broken(why) if why.contains("tcp_sack")));
     }
 
     #[test]

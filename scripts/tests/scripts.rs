@@ -71,7 +71,7 @@ fn check_kernel(path: &Path, family: Family) -> Result<(), Failed> {
             println!("lacking: {what}, for {} on the kernel", script.file());
             Ok(())
         }
-        (Outcome::Failed(why), None) => Err(why.into()),
+        (Outcome::Failed(why), None) | (Outcome::Broken(why), _) => Err(why.into()),
         (Outcome::Passed, Some(_)) => {
             Err(format!("{}: the kernel passes it; take its line 'kernel: differs' out", script.file())
                 .into())

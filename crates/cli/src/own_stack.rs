@@ -171,7 +171,20 @@ impl Network {
             }
             self.check_router("--gateway", *gateway)?;
         }
-        for way in &self.route {
+        for (at, way) in self.route.iter().enumerate() {
+            if let Some(other) = self.route[..at].iter().find(|other| other.to == way.to) {
+                return wrong(format!(
+                    "--route {}={} and --route {}={}: one router gets what goes to a network, leave the other out",
+                    other.to, other.router, way.to, way.router
+                ));
+            }
+            let same = |gateway: &&IpAddr| way.to.prefix() == 0 && gateway.is_ipv4() == way.router.is_ipv4();
+            if let Some(gateway) = self.gateway.iter().find(same) {
+                return wrong(format!(
+                    "--gateway {gateway} and --route {}={}: both say where all the rest goes, leave one out",
+                    way.to, way.router
+                ));
+            }
             if way.to.address().is_ipv4() != way.router.is_ipv4() {
                 return wrong(format!(
                     "--route {}={}: a network of IPv6 needs a router of IPv6, and one of IPv4 one of IPv4",
@@ -220,14 +233,18 @@ impl Network {
 
     /// The address of the kernel's side, if it is to get one: what was asked for, or with `always` another one of the stack's network.
     pub fn kernel_address(&self, always: bool) -> anyhow::Result<Option<Cidr>> {
+        let all = self.addresses()?;
+        if let Some(kernel) = self.kernel_addr
+            && all.iter().any(|own| own.address() == kernel.address())
+        {
+            return wrong(format!(
+                "--kernel-addr {kernel}: the stack has that address by --addr; give the kernel another"
+            ));
+        }
         if self.kernel_addr.is_some() || !always {
             return Ok(self.kernel_addr);
         }
-        let all = self.addresses()?;
-        match all
-            .iter()
-            .find_map(|own| neighbour(*own).filter(|at| all.iter().all(|own| own.address() != at.address())))
-        {
+        match all.iter().find_map(|own| neighbour(*own, all)) {
             None => wrong(format!(
                 "there is no other address of IPv4 beside {}: say the kernel's with --kernel-addr",
                 list(all)
@@ -313,13 +330,13 @@ fn raise(name: &str, kernel: Cidr) -> anyhow::Result<()> {
 }
 
 /// The first other host of a network.
-fn neighbour(own: Cidr) -> Option<Cidr> {
+fn neighbour(own: Cidr, all: &[Cidr]) -> Option<Cidr> {
     let IpAddr::V4(address) = own.address() else { return None };
     let mask = u32::MAX.checked_shl(32 - u32::from(own.prefix())).unwrap_or(0);
     let hosts = (address.to_bits() & mask)..=(address.to_bits() | !mask);
     let mut hosts = hosts.map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)));
-    let other =
-        |at: &IpAddr| *at != own.address() && Some(*at) != own.network() && Some(*at) != own.broadcast();
+    let taken = |at: &IpAddr| all.iter().any(|own| own.address() == *at);
+    let other = |at: &IpAddr| !taken(at) && Some(*at) != own.network() && Some(*at) != own.broadcast();
     Cidr::new(hosts.find(other)?, own.prefix())
 }
 
@@ -351,8 +368,42 @@ mod tests {
             ("10.0.0.5/32", None),
             ("fd00::1/64", None),
         ] {
-            let found = neighbour(cidr(own).unwrap()).map(|cidr| cidr.to_string());
+            let found = neighbour(cidr(own).unwrap(), &[cidr(own).unwrap()]).map(|cidr| cidr.to_string());
             assert_eq!(found.as_deref(), other, "{own}");
+        }
+    }
+
+    fn network(flags: &str) -> Network {
+        #[derive(clap::Parser)]
+        struct Flags {
+            #[command(flatten)]
+            network: Network,
+        }
+        <Flags as clap::Parser>::parse_from(["onecopy"].into_iter().chain(flags.split(' '))).network
+    }
+
+    #[test]
+    fn the_kernels_address_is_none_of_the_stacks() {
+        let both = network("--addr 10.0.0.1/24 --addr 10.0.0.2/24");
+        assert_eq!(both.kernel_address(true).unwrap(), Some(cidr("10.0.0.3/24").unwrap()));
+        assert_eq!(both.kernel_address(false).unwrap(), None);
+        let same = network("--addr 10.0.0.1/24 --kernel-addr 10.0.0.1/24").kernel_address(false);
+        assert!(same.unwrap_err().to_string().contains("give the kernel another"));
+    }
+
+    #[test]
+    fn what_goes_to_a_network_has_one_way() {
+        for (flags, why) in [
+            ("--gateway 10.0.0.1 --route 0.0.0.0/0=10.0.0.9", "where all the rest goes"),
+            ("--route 10.1.0.0/16=10.0.0.1 --route 10.1.0.0/16=10.0.0.9", "leave the other out"),
+            ("--route 10.1.0.0/16=10.9.0.1", "in no network of --addr"),
+            ("--gateway 10.0.0.1 --route 10.1.0.0/16=10.0.0.9 --route 10.1.0.0/24=10.0.0.8", ""),
+        ] {
+            let checked = network(&format!("--addr 10.0.0.2/24 {flags}")).check();
+            match why {
+                "" => checked.unwrap(),
+                why => assert!(checked.unwrap_err().to_string().contains(why), "{flags}"),
+            }
         }
     }
 

@@ -25,7 +25,7 @@ mod tokens;
 mod train;
 pub(crate) mod udp;
 
-pub use by_nic::NotByNic;
+pub use by_nic::{NicSays, NotByNic};
 pub(crate) use common::{Common, Counts, PIECE, Way, checked};
 pub use event::Event;
 pub use frag::{Frag, TokenRange};

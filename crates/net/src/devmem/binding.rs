@@ -144,7 +144,11 @@ fn bind_kernel(devices: &Arc<kernel::Devices>, memory: &DeviceMemory, queues: &[
         kernel::NotBound::Queues(why) => bad(Op::Bind, why),
         kernel::NotBound::Memory(why, by_nic) => kernel::not_bound(why, by_nic.as_ref()),
     })?;
-    let path = bound.copied.map_or(Path::Nic, Path::Direct);
+    let path = match bound.taken {
+        kernel::Taken::Nic => Path::Nic,
+        kernel::Taken::Ring(why) => Path::NicRing(why),
+        kernel::Taken::Copy(why) => Path::Direct(why),
+    };
     Ok(Binding {
         of: Of::Kernel(Arc::clone(devices)),
         claim,

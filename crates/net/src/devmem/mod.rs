@@ -49,12 +49,14 @@
 //! ```
 
 mod binding;
+mod nic;
 mod path;
 mod tx;
 
 pub use crate::carrier::{
-    Event, Frag, Frags, Hold, NotByNic, Piece, RefillRing, RefillStats, Token, TokenRange,
+    Event, Frag, Frags, Hold, NicSays, NotByNic, Piece, RefillRing, RefillStats, Token, TokenRange,
 };
 pub use binding::Binding;
+pub use nic::ask_nic;
 pub use path::{Path, Why};
 pub use tx::{TxBinding, TxRange};

@@ -11,6 +11,9 @@ pub enum Path {
     /// The NIC itself puts it there: no CPU copies it. (But for bytes of packets that come by another queue than those it is bound to, or that the NIC does not part from
     /// their headers.)
     Nic,
+    /// The NIC itself puts it there, and io_uring tells of it (zero copy Rx): no CPU copies it. Of packets that come by another queue, or that the NIC does not part from
+    /// their headers, the kernel copies the payload to the same memory, if that is a file, and does not say of which. And why it is not device memory TCP.
+    NicRing(NotByNic),
     /// The kernel's own copy puts it there, or takes it from there. (What is received: of long packets whose place is foreseen. How many
     /// were, [`QueueStats::landed`](onecopy_link::rx::QueueStats) says.) And why no NIC does, where one was asked
     /// ([`Builder::interface`](crate::Builder::interface)).
@@ -46,6 +49,12 @@ impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Path::Nic => f.write_str("by the NIC: no CPU copy"),
+            Path::NicRing(why) => {
+                write!(
+                    f,
+                    "by the NIC, told of by io_uring: no CPU copy of what comes by the bound queue; not by device memory TCP: {why}"
+                )
+            }
             Path::Direct(None) => f.write_str("by the kernel's one copy"),
             Path::Direct(Some(why)) => write!(f, "by the kernel's one copy, not by the NIC: {why}"),
             Path::Staged(why) => write!(f, "by way of the host's memory: {why}"),

@@ -9,6 +9,7 @@ mod by_nic;
 
 use super::connection::{Connection, Goes, Inner, NO_PAGE};
 use super::landing::{Landing, NotRead, look};
+use super::placed::Placed;
 use super::socket::{Attempt, Stream};
 use super::wait::{Patience, explained, here};
 use crate::carrier::tcp::{self, Endpoint, Options, Taking};
@@ -199,7 +200,7 @@ impl Stream {
 
     /// Whether something waits that a NIC has placed: received, and not taken. The kernel tells of it no more.
     fn is_placed(&self) -> bool {
-        self.placed.get().is_some_and(|placed| placed.len() > 0)
+        self.placed.get().is_some_and(Placed::is_readable)
     }
 
     fn given(&self, landing: &Landing, parts: Vec<Part>) -> Frags {
@@ -266,7 +267,12 @@ impl Stream {
         // These it tells again, and they are nothing to wait for here.
         if !matches!(
             why,
-            NotRead::Errno(Errno::AGAIN) | NotRead::Starved | NotRead::Held | NotRead::Untold(_)
+            NotRead::Errno(Errno::AGAIN)
+                | NotRead::Starved
+                | NotRead::Held
+                | NotRead::Untold(_)
+                | NotRead::Coming
+                | NotRead::Lost
         ) {
             // (What is of one call alone is no error of the next.)
             let _ = self.not_read(why, patience);
@@ -319,6 +325,16 @@ impl Stream {
                 patience.wait_for(&connection.fd, what, LOOK_AGAIN).map_err(wait)
             }
             NotRead::Untold(errno) => Err(by_nic::refused(errno)),
+            NotRead::Lost => Err(by_nic::lost()),
+            NotRead::Coming => {
+                // Whoever polls hears of more.
+                connection.drained(|| self.is_placed());
+                let state = connection.lock();
+                if self.is_placed() {
+                    return Ok(());
+                }
+                patience.wait(state, connection.waiters(), Some(LOOK_AGAIN)).map_err(wait)
+            }
             NotRead::Errno(Errno::INTR) => Ok(()),
             // Not of the socket, but of the read itself, which took nothing.
             NotRead::Errno(

@@ -33,8 +33,17 @@ pub(crate) enum NotBound {
 /// How memory is bound: its number, and the way that payload takes there.
 pub(crate) struct Bound {
     pub id: u32,
-    /// None where the NIC puts it there; else why it does not, where one was asked.
-    pub copied: Option<Option<NotByNic>>,
+    pub taken: Taken,
+}
+
+/// The way that payload takes.
+pub(crate) enum Taken {
+    /// The NIC puts it there.
+    Nic,
+    /// The same, told of by a ring; and why not by device memory TCP.
+    Ring(NotByNic),
+    /// The receive's own copy; and why no NIC does, where one was asked.
+    Copy(Option<NotByNic>),
 }
 
 /// Where a connection receives.
@@ -85,12 +94,13 @@ impl Devices {
         // Without the lock: it takes a while.
         let by_nic =
             self.interface.as_ref().map(|interface| Nic::bind(interface, memory, queues, &self.by_nic));
-        let (way, copied) = match by_nic {
-            Some(Ok(nic)) => (Way::Nic(nic), None),
+        let (way, taken) = match by_nic {
+            Some(Ok((nic, None))) => (Way::Nic(nic), Taken::Nic),
+            Some(Ok((nic, Some(why)))) => (Way::Nic(nic), Taken::Ring(why)),
             other => {
                 let not_by_nic = other.and_then(std::result::Result::err);
                 match Registered::new(memory) {
-                    Ok(registered) => (Way::Copy(Box::new(registered)), Some(not_by_nic)),
+                    Ok(registered) => (Way::Copy(Box::new(registered)), Taken::Copy(not_by_nic)),
                     Err(why) => {
                         let mut state = self.state.lock();
                         state.queues.unbind(queues);
@@ -100,11 +110,11 @@ impl Devices {
                 }
             }
         };
-        Ok(Bound { id: self.put(way, queues), copied })
+        Ok(Bound { id: self.put(way, queues), taken })
     }
 
     /// What has come by NICs.
-    pub(super) fn by_nic(&self) -> [(&'static str, u64); 4] {
+    pub(super) fn by_nic(&self) -> [(&'static str, u64); 5] {
         self.by_nic.all()
     }
 
@@ -112,6 +122,18 @@ impl Devices {
     #[cfg(test)]
     pub(super) fn bind_pretended(&self, memory: &DeviceMemory, dmabuf: u32, queues: &[u32]) -> u32 {
         self.bind_pretended_behind(memory, dmabuf, queues, || {})
+    }
+
+    /// Binds memory as if a ring of a test's told of what comes there.
+    #[cfg(test)]
+    pub(super) fn bind_pretended_by_ring(
+        &self,
+        memory: &DeviceMemory,
+        bound: super::zcrx::Bound,
+        queues: &[u32],
+    ) -> u32 {
+        assert!(self.begin(memory, queues, true).is_ok());
+        self.put(Way::Nic(Nic::pretended_by_ring(memory, bound, &self.by_nic)), queues)
     }
 
     /// Calls `meanwhile` where the NIC would be asked.

@@ -49,6 +49,10 @@ pub(super) enum NotRead {
     Errno(Errno),
     /// The kernel does not tell of what a NIC has received.
     Untold(Errno),
+    /// Nothing yet: a ring receives, and its thread tells whoever waits.
+    Coming,
+    /// A NIC has put it into memory that is bound no more, and nobody tells where.
+    Lost,
 }
 
 /// What puts payload into memory.

@@ -19,6 +19,7 @@
 //! | `device` | receiving into a device's memory |
 //! | `devices`: `landing`, `source` | devices' memory that is bound: to receive into, to send from |
 //! | `nic`, `placed` | such memory that a NIC receives into by itself, and what comes of it to a connection |
+//! | `zcrx` | a ring that tells of what has come there, in place of device memory TCP |
 //! | `outbox` | their sends from where the bytes lie, which the ring makes |
 //! | `wait` | how calls wait, and what they say when they fail |
 //! | `options`, `address`, `info` | what is set, by setsockopt(2), who is at either end, and what the kernel tells of the way |
@@ -43,11 +44,12 @@ mod socket;
 mod source;
 mod submitter;
 mod wait;
+mod zcrx;
 
 pub use config::{Config, ZeroCopy};
 pub(crate) use datagrams::{bind as udp_bind, open as udp_open};
 pub(crate) use device::not_bound;
-pub(crate) use devices::{Devices, NotBound};
+pub(crate) use devices::{Devices, NotBound, Taken};
 pub(crate) use engine::{Kernel, MOST_SHARDS};
 pub(crate) use listener::listen;
 pub(crate) use nic::Interface;

@@ -1,17 +1,21 @@
-//! Devices' memory that a NIC receives into by itself: the kernel's own device memory TCP (Documentation/networking/devmem.rst).
+//! Devices' memory that a NIC receives into by itself, by one of the kernel's two ways: device memory TCP (Documentation/networking/devmem.rst), or, where that is refused,
+//! io_uring's zero copy Rx (`zcrx`).
 //!
-//! The memory's dma-buf is bound to receive queues of the NIC by a netlink socket, and is bound as long as that is open. What is set of the NIC otherwise
+//! For the former the memory's dma-buf is bound to receive queues of the NIC by a netlink socket, and is bound as long as that is open. What is set of the NIC otherwise
 //! (that it splits headers, which flows come to which queue) is its administrator's, by ethtool. What comes of it to a connection is in `placed`.
 
-use crate::carrier::NotByNic;
+use super::zcrx::{self, Hub};
+use crate::carrier::{NicSays, NotByNic};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{CommonPool, DeviceMemory, Page, PagePool, Pages, PoolConfig};
 use onecopy_sync::Mutex;
-use onecopy_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use onecopy_sys::netdev::{Netdev, Queue};
+use onecopy_uring::zcrx::{NotMade, Zcrx};
 use rustix::io::Errno;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -43,18 +47,55 @@ impl Interface {
     }
 }
 
+impl Interface {
+    /// What its driver says. Asked are a file that is no dma-buf, and a queue that there is not, so that none begins anew.
+    pub fn says(&self) -> NicSays {
+        let ring = Zcrx::might(self.index).err().map(|why| match why {
+            NotMade::Ring(errno) => NotByNic::NoRing(errno),
+            NotMade::Refused(errno) => NotByNic::RingRefused(errno),
+        });
+        let devmem = match (Netdev::open(), std::fs::File::open("/dev/null")) {
+            (Err(refusal), _) => Some(NotByNic::Unasked(refusal.errno)),
+            (_, Err(_)) => None,
+            (Ok(netdev), Ok(file)) => match netdev.bind_rx(self.index, file.as_fd(), &[Queue::Rx(0)]) {
+                // The file was looked at (dma_buf_get()): before the driver, which both ways ask for the same (net_mp_open_rxq()).
+                Err(refusal) if refusal.errno == Errno::INVAL => match ring {
+                    Some(NotByNic::RingRefused(errno @ Errno::OPNOTSUPP)) => {
+                        Some(NotByNic::Refused { errno, says: None })
+                    }
+                    _ => None,
+                },
+                Err(refusal) => Some(NotByNic::Refused { errno: refusal.errno, says: refusal.says }),
+                // Not to be; and with the socket it is unbound.
+                Ok(_) => None,
+            },
+        };
+        NicSays { devmem, ring }
+    }
+}
+
 /// Memory that a NIC receives into.
 pub(super) struct Nic {
     memory: DeviceMemory,
     /// The kernel's number for it.
     dmabuf: u32,
     /// None once it is unbound.
-    bound: Mutex<Option<Netdev>>,
+    bound: Mutex<Option<Bound>>,
+    /// Where connections ask, if a ring tells of what has come.
+    hub: Option<Arc<Hub>>,
     /// All of the memory's, which are nobody else's while the NIC may write there, or anybody has a fragment.
-    _pages: Vec<Page>,
+    pages: ManuallyDrop<Vec<Page>>,
+    /// Not for as long as it may still write there though it is unbound; then the pages stay in memory for ever.
+    let_go: AtomicU32,
     buffers: CommonPool,
     shorts: [CommonPool; SHORTS.len()],
     counts: Arc<Counts>,
+}
+
+/// By what it is bound.
+enum Bound {
+    Netlink(#[expect(dead_code, reason = "open, it binds")] Netdev),
+    Ring(zcrx::Bound),
 }
 
 /// What has come by NICs, all bindings of a stack together.
@@ -63,6 +104,8 @@ pub(super) struct Counts {
     /// Fragments in the memory, and their bytes.
     pub frags: AtomicU64,
     pub bytes: AtomicU64,
+    /// Of these, the bytes that a ring told of.
+    pub by_ring: AtomicU64,
     /// Bytes that were in the host's memory.
     pub linear: AtomicU64,
     /// Tokens that the kernel did not take back.
@@ -70,11 +113,12 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    pub fn all(&self) -> [(&'static str, u64); 4] {
+    pub fn all(&self) -> [(&'static str, u64); 5] {
         let of = |word: &AtomicU64| word.load(Relaxed);
         [
             ("nic_frags", of(&self.frags)),
             ("nic_bytes", of(&self.bytes)),
+            ("nic_ring_bytes", of(&self.by_ring)),
             ("nic_linear_bytes", of(&self.linear)),
             ("nic_tokens_kept", of(&self.kept)),
         ]
@@ -82,12 +126,31 @@ impl Counts {
 }
 
 impl Nic {
-    /// Binds `memory` to queues of an interface's NIC.
+    /// Binds `memory` to queues of an interface's NIC, by device memory TCP or else by a ring. Where it is the latter, it says why not the former.
     ///
     /// # Errors
     ///
     /// [`NotByNic`]; then nothing is bound.
     pub fn bind(
+        interface: &Interface,
+        memory: &DeviceMemory,
+        queues: &[u32],
+        counts: &Arc<Counts>,
+    ) -> Result<(Nic, Option<NotByNic>), NotByNic> {
+        let devmem = match Nic::bind_devmem(interface, memory, queues, counts) {
+            Ok(nic) => return Ok((nic, None)),
+            Err(why @ (NotByNic::Shared | NotByNic::NoMemory)) => return Err(why),
+            Err(why) => why,
+        };
+        match Nic::bind_ring(interface, memory, queues, counts) {
+            Ok(nic) => Ok((nic, Some(devmem))),
+            Err(why @ (NotByNic::Shared | NotByNic::NoMemory)) => Err(why),
+            Err(ring) => Err(NotByNic::Neither { devmem: Box::new(devmem), ring: Box::new(ring) }),
+        }
+    }
+
+    /// By device memory TCP.
+    fn bind_devmem(
         interface: &Interface,
         memory: &DeviceMemory,
         queues: &[u32],
@@ -101,14 +164,28 @@ impl Nic {
         let dmabuf = netdev
             .bind_rx(interface.index, dma_buf.as_fd(), &queues)
             .map_err(|refusal| NotByNic::Refused { errno: refusal.errno, says: refusal.says })?;
-        Nic::around(memory, dmabuf, pages, Some(netdev), counts)
+        Nic::around(memory, dmabuf, pages, Some(Bound::Netlink(netdev)), counts)
+    }
+
+    /// By a ring, of one queue: each has memory of its own (io_zcrx_create_area()).
+    fn bind_ring(
+        interface: &Interface,
+        memory: &DeviceMemory,
+        queues: &[u32],
+        counts: &Arc<Counts>,
+    ) -> Result<Nic, NotByNic> {
+        let &[queue] = queues else { return Err(NotByNic::Queues(queues.len())) };
+        // Before the NIC writes there.
+        let pages = memory.alloc_all().map_err(|_| NotByNic::Shared)?;
+        let bound = zcrx::Bound::new(interface.index, queue, memory)?;
+        Nic::around(memory, 0, pages, Some(Bound::Ring(bound)), counts)
     }
 
     fn around(
         memory: &DeviceMemory,
         dmabuf: u32,
         pages: Vec<Page>,
-        bound: Option<Netdev>,
+        bound: Option<Bound>,
         counts: &Arc<Counts>,
     ) -> Result<Nic, NotByNic> {
         let pool = |order, limit| {
@@ -117,8 +194,21 @@ impl Nic {
         };
         let buffers = pool(BUFFER_ORDER, BUFFERS)?;
         let [a, b, c] = SHORTS.map(|(order, limit)| pool(order, limit));
-        let (memory, bound, counts) = (memory.clone(), Mutex::new(bound), Arc::clone(counts));
-        Ok(Nic { memory, dmabuf, bound, _pages: pages, buffers, shorts: [a?, b?, c?], counts })
+        let hub = match &bound {
+            Some(Bound::Ring(bound)) => Some(Arc::clone(bound.hub())),
+            _ => None,
+        };
+        Ok(Nic {
+            memory: memory.clone(),
+            dmabuf,
+            bound: Mutex::new(bound),
+            hub,
+            pages: ManuallyDrop::new(pages),
+            let_go: AtomicU32::new(1),
+            buffers,
+            shorts: [a?, b?, c?],
+            counts: Arc::clone(counts),
+        })
     }
 
     /// One whose memory the kernel knows nothing of, for tests.
@@ -128,16 +218,33 @@ impl Nic {
         Nic::around(memory, dmabuf, pages, None, counts).unwrap()
     }
 
+    /// The same with a ring of a test's.
+    #[cfg(test)]
+    pub fn pretended_by_ring(memory: &DeviceMemory, bound: zcrx::Bound, counts: &Arc<Counts>) -> Nic {
+        let pages = memory.alloc_all().unwrap();
+        Nic::around(memory, 0, pages, Some(Bound::Ring(bound)), counts).unwrap()
+    }
+
     /// The NIC puts nothing more there; what it has put there stays.
     pub fn unbind(&self) {
         let bound = self.bound.lock().take();
-        // Closed without the lock: the NIC's queues begin anew.
-        drop(bound);
+        // Without the lock: the NIC's queues begin anew.
+        if let Some(Bound::Ring(bound)) = bound
+            && !bound.end()
+        {
+            // Relaxed: looked at by the last who has this.
+            self.let_go.store(0, Relaxed);
+        }
+    }
+
+    /// Where connections ask, if a ring tells of what has come.
+    pub fn hub(&self) -> Option<&Arc<Hub>> {
+        self.hub.as_ref()
     }
 
     /// Has whoever unbinds it wait, for tests.
     #[cfg(test)]
-    pub fn held(&self) -> onecopy_sync::MutexGuard<'_, Option<Netdev>> {
+    pub fn held(&self) -> impl Sized + '_ {
         self.bound.lock()
     }
 
@@ -164,5 +271,15 @@ impl Nic {
         let mut page = fitting.into_iter().find_map(|pool| pool.reservoir(1).alloc().ok())?;
         page.bytes_mut()?.get_mut(..bytes.len())?.copy_from_slice(bytes);
         Some(page)
+    }
+}
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        self.unbind();
+        // What may be written to still stays, rather than be used twice.
+        if self.let_go.load(Relaxed) == 1 {
+            drop(std::mem::take(&mut *self.pages));
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! What a NIC has put into bound memory for one connection: the kernel tells of it by fragments with tokens (recvmsg(2) with MSG_SOCK_DEVMEM), and a fragment's page
-//! is free for more when its token has gone back (SO_DEVMEM_DONTNEED).
+//! What a NIC has put into bound memory for one connection: the kernel tells of it by fragments with tokens (recvmsg(2) with MSG_SOCK_DEVMEM, or the ring of `zcrx`), and
+//! a fragment's page is free for more when its token has gone back (SO_DEVMEM_DONTNEED, or the refill ring).
 //!
 //! A fragment is a page of the memory in a slot of its own. Whoever drops the last reference to it, on whatever thread, has its token put aside; many go back by one
 //! call: when the program gives fragments back, before the next receive, and whenever [`MANY`] are due. Bytes that the device did not part from their
@@ -10,6 +10,7 @@ use super::nic::{BUFFER, Nic, SHORT};
 use onecopy_pool::provider::LentPages;
 use onecopy_pool::{OpenError, Page, Part};
 use onecopy_sync::Mutex;
+use onecopy_sync::atomic::AtomicUsize;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::devmem::{self, Control, Frag, Piece, Received};
 use rustix::io::{self, Errno};
@@ -31,15 +32,29 @@ const ETOOSMALL: Errno = Errno::from_raw_os_error(525);
 /// What is asked of the kernel.
 pub(super) trait Calls: Send + Sync {
     /// As [`devmem::recv`].
-    fn recv(&self, buffer: &mut [u8], most: usize, control: &mut Control) -> io::Result<Received>;
+    fn recv(&self, buffer: &mut [u8], most: usize, control: &mut Control) -> Result<Received, NotRead>;
     /// As [`devmem::dont_need`].
     fn give_back(&self, ranges: &[(u32, u32)]) -> io::Result<u32>;
+    /// Bytes that have been received, which the socket does not tell of any more.
+    fn waiting(&self) -> usize {
+        0
+    }
+    /// Whether a receive would not wait, though the socket may not say so.
+    fn is_readable(&self) -> bool {
+        false
+    }
+    /// Whether a ring tells of fragments: then the kernel may have copied some of them, and does not say which.
+    fn by_ring(&self) -> bool {
+        false
+    }
+    /// Nobody receives any more; fragments come back yet.
+    fn close(&self) {}
 }
 
 /// A socket: open as long as somebody has a fragment of it, since closing it gives all of them back (tcp_release_user_frags()).
 impl Calls for Arc<OwnedFd> {
-    fn recv(&self, buffer: &mut [u8], most: usize, control: &mut Control) -> io::Result<Received> {
-        devmem::recv(self, buffer, most, control)
+    fn recv(&self, buffer: &mut [u8], most: usize, control: &mut Control) -> Result<Received, NotRead> {
+        devmem::recv(self, buffer, most, control).map_err(untold)
     }
 
     fn give_back(&self, ranges: &[(u32, u32)]) -> io::Result<u32> {
@@ -51,6 +66,8 @@ impl Calls for Arc<OwnedFd> {
 pub(super) struct Placed {
     home: Arc<Home>,
     state: Mutex<State>,
+    /// Bytes that wait, for who looks without the lock: it is held while the kernel is asked. Written under it.
+    len: AtomicUsize,
 }
 
 struct State {
@@ -58,8 +75,6 @@ struct State {
     control: Control,
     /// Of pages of the host's, or of the device's memory.
     waiting: VecDeque<Part>,
-    /// Bytes that wait.
-    len: usize,
     /// Bytes that were copied since it was asked last.
     copied: usize,
 }
@@ -142,8 +157,8 @@ impl Placed {
             Arc::new(Home { calls, nic: Arc::clone(nic), slots: Mutex::new(slots), pid: std::process::id() });
         let released = Arc::clone(&home);
         let pages = LentPages::of_device(memory, count, move |slot| released.released(slot))?;
-        let state = State { pages, control: Control::default(), waiting: VecDeque::new(), len: 0, copied: 0 };
-        Ok(Placed { home, state: Mutex::new(state) })
+        let state = State { pages, control: Control::default(), waiting: VecDeque::new(), copied: 0 };
+        Ok(Placed { home, state: Mutex::new(state), len: AtomicUsize::new(0) })
     }
 
     /// Where tokens go.
@@ -153,7 +168,13 @@ impl Placed {
 
     /// Bytes that wait.
     pub fn len(&self) -> usize {
-        self.state.lock().len
+        // Relaxed: behind each change comes a look at it under the connection's lock, which orders both.
+        self.len.load(Relaxed) + self.home.calls.waiting()
+    }
+
+    /// Whether a receive finds something that the socket does not tell of.
+    pub fn is_readable(&self) -> bool {
+        self.len.load(Relaxed) > 0 || self.home.calls.is_readable()
     }
 
     /// Receives, where nothing waits, up to `n` bytes in up to `most` pieces. Returns whether something waits then: else it is the end.
@@ -175,12 +196,7 @@ impl Placed {
         let mut page = self.home.nic.buffer().ok_or(NotRead::Starved)?;
         let Some(buffer) = page.bytes_mut() else { return Err(NotRead::Starved) };
         let n = n.min(BUFFER);
-        let received = self.home.calls.recv(&mut buffer[..n], room, &mut state.control);
-        let received = received.map_err(|errno| match errno {
-            // Of the call, which took nothing, and not of the socket (tcp_recvmsg_dmabuf()).
-            Errno::NOMEM | Errno::NODEV | Errno::FAULT | ETOOSMALL => NotRead::Untold(errno),
-            _ => NotRead::Errno(errno),
-        })?;
+        let received = self.home.calls.recv(&mut buffer[..n], room, &mut state.control)?;
         if received.bytes == 0 {
             return Ok(false);
         }
@@ -195,7 +211,7 @@ impl Placed {
             self.home.flush();
             return Err(NotRead::Errno(Errno::PROTO));
         };
-        state.len = received.bytes;
+        self.len.store(received.bytes, Relaxed);
         state.waiting = sorted;
         Ok(true)
     }
@@ -275,6 +291,9 @@ impl Placed {
         let counts = nic.counts();
         counts.frags.fetch_add(1, Relaxed);
         counts.bytes.fetch_add(frag.len.into(), Relaxed);
+        if self.home.calls.by_ring() {
+            counts.by_ring.fetch_add(frag.len.into(), Relaxed);
+        }
         Part::new(page, within as usize, frag.len as usize).ok()
     }
 
@@ -292,7 +311,8 @@ impl Placed {
         };
         let taken = front(&state.waiting, n, most);
         let mut left: usize = taken.iter().map(Part::len).sum();
-        state.len -= left;
+        // (Under the lock, by whoever takes.)
+        self.len.fetch_sub(left, Relaxed);
         while let Some(first) = state.waiting.front_mut().filter(|_| left > 0) {
             if left < first.len() {
                 first.cut_front(left);
@@ -325,6 +345,15 @@ fn front(waiting: &VecDeque<Part>, n: usize, most: usize) -> Vec<Part> {
     parts
 }
 
+/// Why a receive of device memory TCP's took nothing.
+fn untold(errno: Errno) -> NotRead {
+    match errno {
+        // Of the call, which took nothing, and not of the socket (tcp_recvmsg_dmabuf()).
+        Errno::NOMEM | Errno::NODEV | Errno::FAULT | ETOOSMALL => NotRead::Untold(errno),
+        _ => NotRead::Errno(errno),
+    }
+}
+
 fn token(piece: &Piece) -> Option<u32> {
     match piece {
         Piece::Linear(_) => None,
@@ -342,6 +371,7 @@ impl Drop for Placed {
         self.home.slots.lock().closed = true;
         self.state.lock().waiting.clear();
         self.home.flush();
+        self.home.calls.close();
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a NIC is asked for where the kernel carries the bytes, and what is done where it refuses: no interface of ours has one that can.
 
 use crate::world::{errno, pattern};
-use onecopy_net::devmem::{NotByNic, Path};
+use onecopy_net::devmem::{NotByNic, Path, ask_nic};
 use onecopy_net::tcp::Listener;
 use onecopy_net::{BuildError, Stack, Transport};
 use onecopy_pool::provider::{CopyError, Opaque};
@@ -73,6 +73,31 @@ fn stack(interface: &str) -> Option<Stack> {
     }
 }
 
+/// Why not by device memory TCP, and why not by a ring.
+fn both(why: NotByNic) -> (NotByNic, NotByNic) {
+    match why {
+        NotByNic::Neither { devmem, ring } => (*devmem, *ring),
+        one => panic!("{one}"),
+    }
+}
+
+/// Whether the kernel was asked for a ring, and refuses, as of lo and a veth: or has none.
+fn is_refused(ring: &NotByNic) -> bool {
+    match ring {
+        NotByNic::RingRefused(Errno::OPNOTSUPP) => true,
+        NotByNic::RingRefused(Errno::PERM) => {
+            eprintln!("asked without CAP_NET_ADMIN: {ring}");
+            true
+        }
+        // Before Linux 6.15.
+        NotByNic::RingRefused(Errno::INVAL) | NotByNic::NoRing(_) => {
+            eprintln!("too old: {ring}");
+            true
+        }
+        _ => false,
+    }
+}
+
 /// Binds memory as without a NIC, for the reason that is returned. None where nothing can be bound here, which says so.
 fn copied(stack: &Stack, memory: &DeviceMemory) -> Option<NotByNic> {
     stack.set_queues(2).unwrap();
@@ -116,6 +141,9 @@ fn a_nic_that_refuses_leaves_the_bytes_to_the_kernel_s_copy() {
     let listener = Listener::bind(&stack, "127.0.0.1:0".parse().unwrap()).unwrap();
     let at = listener.local_addr().unwrap();
     let Some(why) = copied(&stack, &memory) else { return };
+    assert!(why.to_string().contains("device memory TCP: ") && why.to_string().contains("zero copy Rx: "));
+    let (why, ring) = both(why);
+    assert!(is_refused(&ring), "{ring}");
     match &why {
         NotByNic::Refused { errno: Errno::OPNOTSUPP, .. } => {
             assert!(why.to_string().contains("use a NIC whose driver does"), "{why}");
@@ -142,7 +170,7 @@ fn a_nic_that_refuses_leaves_the_bytes_to_the_kernel_s_copy() {
     }
     assert!(got == bytes);
     let nic = stack.link_counters().into_iter().filter(|(name, _)| name.starts_with("nic_"));
-    assert_eq!(nic.map(|(_, count)| count).collect::<Vec<_>>(), [0; 4]);
+    assert_eq!(nic.map(|(_, count)| count).collect::<Vec<_>>(), [0; 5]);
     // What is wrong in the call itself is no reason to go another way.
     assert_eq!(errno(stack.bind_rx(&pretends(), &[2])), Errno::RANGE.raw_os_error());
     assert_eq!(errno(stack.bind_rx(&pretends(), &[1])), Errno::EXIST.raw_os_error());
@@ -153,7 +181,10 @@ fn memory_that_no_nic_can_have_says_so() {
     let Some(stack) = stack("lo") else { return };
     let memory = DeviceMemory::opaque(64, DeviceId(1)).unwrap();
     let made = memory.dma_buf();
-    match (copied(&stack, &memory), made) {
+    let why = copied(&stack, &memory).map(both);
+    // A ring takes a memfd as it is.
+    assert!(why.as_ref().is_none_or(|(_, ring)| is_refused(ring)), "{why:?}");
+    match (why.map(|(devmem, _)| devmem), made) {
         (None, _) => return,
         // This machine makes dma-bufs: it is the loopback that cannot.
         (Some(NotByNic::Refused { .. } | NotByNic::Unasked(_)), Ok(_)) => {}
@@ -166,10 +197,16 @@ fn memory_that_no_nic_can_have_says_so() {
     stack.set_queues(2).unwrap();
     let path = stack.bind_rx(&memory, &[1]).unwrap().path();
     match path {
-        Path::Direct(Some(NotByNic::Shared | NotByNic::Unasked(_))) => {}
+        Path::Direct(Some(NotByNic::Shared)) => {}
         other => panic!("{other}"),
     }
     drop(page);
+    // A ring is of one queue.
+    stack.set_queues(3).unwrap();
+    match stack.bind_rx(&pretends(), &[1, 2]).unwrap().path() {
+        Path::Direct(Some(why)) => assert_eq!(both(why).1, NotByNic::Queues(2)),
+        other => panic!("{other}"),
+    }
     // Without an interface nobody is asked.
     let plain = Stack::builder().transport(Transport::Kernel).build().unwrap();
     plain.set_queues(2).unwrap();
@@ -188,12 +225,19 @@ fn a_veth_is_asked_in_its_own_namespace_and_refuses() {
             return println!("lacking: ip (iproute2), or veth devices");
         }
         let Some(stack) = stack("nic0") else { return };
-        match copied(&stack, &pretends()) {
-            None | Some(NotByNic::Unasked(_)) => {}
-            Some(NotByNic::Refused { errno, .. }) => {
+        // Asked beforehand it says the same.
+        let says = ask_nic("nic0").unwrap();
+        assert!(says.ring.as_ref().is_some_and(is_refused) && says.devmem.is_some(), "{says:?}");
+        assert_eq!(ask_nic("nic9").unwrap_err().raw_os_error(), Errno::NODEV.raw_os_error());
+        let why = copied(&stack, &pretends()).map(both);
+        assert_eq!(why.as_ref().map(|(_, ring)| ring), says.ring.as_ref().filter(|_| why.is_some()));
+        assert!(why.as_ref().is_none_or(|(_, ring)| is_refused(ring)), "{why:?}");
+        match why {
+            None | Some((NotByNic::Unasked(_), _)) => {}
+            Some((NotByNic::Refused { errno, .. }, _)) => {
                 assert!([Errno::OPNOTSUPP, Errno::INVAL].contains(&errno), "{errno}");
             }
-            Some(other) => panic!("{other}"),
+            Some((other, _)) => panic!("{other}"),
         }
     };
     namespace.run(inside).unwrap();

@@ -2,9 +2,10 @@
 
 use super::super::landing::{Landing, NotRead};
 use super::super::nic::Nic;
-use super::super::placed::{Placed, is_device};
+use super::super::placed::{Calls, Placed, is_device};
 use super::super::socket::Stream;
 use super::super::wait::Patience;
+use super::super::zcrx::{Flow, Hub};
 use super::Next;
 use crate::carrier::Frags;
 use crate::carrier::tcp::{Connection as _, Options, Taking};
@@ -38,9 +39,23 @@ impl Stream {
         if let Some(placed) = self.placed.get() {
             return Ok(placed);
         }
-        let calls = Box::new(Arc::clone(&self.connection().fd));
+        let calls: Box<dyn Calls> = match nic.hub() {
+            None => Box::new(Arc::clone(&self.connection().fd)),
+            Some(hub) => Box::new(self.flow(hub)),
+        };
         let fresh = Placed::new(nic, calls).map_err(|_| NotRead::Errno(Errno::NOMEM))?;
         Ok(self.placed.get_or_init(|| fresh))
+    }
+
+    /// Where a ring puts what it tells of.
+    fn flow(&self, hub: &Arc<Hub>) -> Arc<Flow> {
+        let (connection, placed) = (Arc::downgrade(self.connection()), Arc::downgrade(&self.placed));
+        Flow::new(hub, &self.connection().fd, move || {
+            let (Some(connection), Some(placed)) = (connection.upgrade(), placed.upgrade()) else { return };
+            connection.drained(|| placed.get().is_some_and(Placed::is_readable));
+            let _state = connection.lock();
+            connection.waiters().tell();
+        })
     }
 
     /// As [`Stream::frags`], of what comes by a NIC. None at the end.
@@ -205,7 +220,7 @@ impl Stream {
 
     /// Has whoever polls know whether something waits: what was received and not taken the kernel does not tell of.
     fn was_placed(&self, placed: &Placed, short: bool) {
-        if placed.len() > 0 {
+        if placed.is_readable() {
             self.connection().is_readable();
         } else {
             self.was_read(short);
@@ -231,6 +246,13 @@ fn chain(parts: Vec<Part>) -> Chain {
 pub(super) fn refused(errno: Errno) -> Error {
     Error::new(Op::Recv, errno)
         .because("the kernel cannot tell of what the NIC has received now; receive again")
+}
+
+/// What a NIC had placed when its binding ended, which a ring alone could tell of.
+pub(super) fn lost() -> Error {
+    Error::new(Op::Recv, Errno::FAULT).because(
+        "the NIC's queue was unbound while bytes of this connection came there, and nobody tells where they are; end connections before you unbind",
+    )
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ pub(in crate::kernel) struct Script {
 }
 
 impl Calls for Arc<Script> {
-    fn recv(&self, buffer: &mut [u8], most: usize, _: &mut Control) -> io::Result<Received> {
-        let received = self.next.lock().pop_front().unwrap_or(Err(Errno::AGAIN))?;
+    fn recv(&self, buffer: &mut [u8], most: usize, _: &mut Control) -> Result<Received, NotRead> {
+        let received = self.next.lock().pop_front().unwrap_or(Err(Errno::AGAIN)).map_err(untold)?;
         assert!(received.pieces.len() <= most, "there is room for {most}");
         for (n, byte) in buffer.iter_mut().take(100).enumerate() {
             *byte = n as u8;

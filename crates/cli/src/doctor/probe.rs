@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode};
 use onecopy::Path;
+use onecopy::devmem::{NotByNic, ask_nic};
 use onecopy::unix::{Datagram, Listener, SharedPool, SocketAddr, Stream};
 use onecopy_sys::bpf;
-use onecopy_sys::netdev::{Netdev, Queue, Refusal};
-use rustix::fd::AsFd;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -244,46 +243,41 @@ fn dma_buf() -> Probe {
     })
 }
 
-/// Whether an interface's driver takes a device's memory to receive into (the kernel's device memory TCP, NETDEV_CMD_BIND_RX). Each is asked with a file that
-/// is no dma-buf, so that none begins to. (What io_uring's zero copy Rx takes is not tried: that begins with a restart of the queue, and no transport uses it.)
+/// Whether an interface's NIC receives into memory of others, by either of the kernel's ways: device memory TCP, and io_uring's zero copy Rx. None of its queues begins anew for it.
 fn nic_memory() -> Probe {
-    let (netdev, file) = match (Netdev::open(), fs::File::open("/dev/null")) {
-        (Ok(netdev), Ok(file)) => (netdev, file),
-        (Err(refusal), _) => return Probe::fails(format!("the kernel's netlink family netdev: {refusal}")),
-        (_, Err(error)) => return Probe::fails(format!("/dev/null: {error}")),
-    };
     let names = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     let mut names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort_unstable();
-    // What has no device behind it (lo, a veth, a TAP) has no NIC; kernels that look at the file first would say EINVAL of it, too.
+    // What has no device behind it (lo, a veth, a TAP) has no NIC.
     names.retain(|name| fs::exists(format!("/sys/class/net/{name}/device")).unwrap_or(false));
     let asked = names.into_iter().filter_map(|name| {
-        let index = fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).ok()?.trim().parse().ok()?;
-        Some((name, netdev.bind_rx(index, file.as_fd(), &[Queue::Rx(0)]).err()?))
+        let says = ask_nic(&name).ok()?;
+        Some((name, says.devmem, says.ring))
     });
-    of_refusals(&asked.collect::<Vec<_>>())
+    of_answers(&asked.collect::<Vec<_>>())
 }
 
-/// What interfaces said to a file that is no dma-buf.
-fn of_refusals(refusals: &[(String, Refusal)]) -> Probe {
-    if refusals.iter().any(|(_, refusal)| refusal.errno == Errno::PERM) {
-        return Probe::fails("asking a driver for it needs CAP_NET_ADMIN");
-    }
-    // dma_buf_get() of linux/drivers/dma-buf/dma-buf.c. Some kernels ask for the file first, and old ones know no such command.
-    let may = refusals.iter().filter(|(_, refusal)| refusal.errno == Errno::INVAL);
-    let may: Vec<&str> = may.map(|(name, _)| &**name).collect();
-    if !may.is_empty() {
-        return Probe::fails(format!(
-            "the drivers of {} might, which only a dma-buf can tell: `onecopy nc --devmem --nic` and Builder::interface have it tried, and say which way bytes take. No hardware was tried yet",
-            may.join(", ")
-        ));
-    }
-    match refusals.first() {
-        Some((name, refusal)) => Probe::fails(format!(
-            "no interface's driver receives into a device's memory, so the kernel copies once (Builder::interface): {name}: {refusal}"
-        )),
-        None => Probe::fails("there is no interface with a device behind it"),
-    }
+/// What interfaces said, of either way.
+fn of_answers(answers: &[(String, Option<NotByNic>, Option<NotByNic>)]) -> Probe {
+    let told = |why: &Option<NotByNic>| match why {
+        Some(why) => format!("no: {why}"),
+        None => "it might".to_owned(),
+    };
+    let each = answers.iter().map(|(name, devmem, ring)| {
+        format!("{name}: device memory TCP: {}. io_uring's zero copy Rx: {}", told(devmem), told(ring))
+    });
+    let each = each.collect::<Vec<_>>().join(". ");
+    let may = answers.iter().any(|(_, devmem, ring)| devmem.is_none() || ring.is_none());
+    Probe::fails(match (answers.is_empty(), may) {
+        (true, _) => "there is no interface with a device behind it".to_owned(),
+        (_, false) => {
+            format!("no interface's NIC does, so the kernel copies once (Builder::interface). {each}")
+        }
+        // Only memory can tell.
+        (_, true) => format!(
+            "{each}. `onecopy nc --devmem --nic` and Builder::interface have it tried, and say which way bytes take. No hardware was tried yet"
+        ),
+    })
 }
 
 /// The kernel's TCP and UDP below our own sockets, as `Transport::Kernel` has it.
@@ -352,16 +346,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_interfaces_say_to_no_dma_buf_is_told_apart() {
-        let said = |name: &str, errno| (name.to_owned(), Refusal { errno, says: Some("because".into()) });
-        let detail = |refusals: &[_]| of_refusals(refusals).detail;
-        let (lo, eth) = (said("lo", Errno::OPNOTSUPP), said("eth0", Errno::INVAL));
-        assert!(
-            detail(std::slice::from_ref(&lo))
-                .ends_with("lo: Operation not supported (os error 95) (because)")
-        );
-        assert!(detail(&[lo.clone(), eth]).contains("drivers of eth0 might"));
-        assert!(detail(&[lo, said("eth0", Errno::PERM)]).contains("CAP_NET_ADMIN"));
+    fn what_interfaces_say_is_told_of_each() {
+        let refused = |errno| Some(NotByNic::Refused { errno, says: Some("because".into()) });
+        let detail = |answers: &[_]| of_answers(answers).detail;
+        let old = ("eth0".to_owned(), refused(Errno::OPNOTSUPP), Some(NotByNic::RingRefused(Errno::PERM)));
+        let none = detail(std::slice::from_ref(&old));
+        assert!(none.starts_with("no interface's NIC does"), "{none}");
+        for part in [
+            "eth0: device memory TCP: no: the kernel refused: Operation not supported (os error 95) (because)",
+            "io_uring's zero copy Rx: no: the kernel refused: Operation not permitted (os error 1); it takes CAP_NET_ADMIN",
+        ] {
+            assert!(none.contains(part), "{none}");
+        }
+        for one in
+            [("eth1".to_owned(), None, refused(Errno::BUSY)), ("eth1".to_owned(), refused(Errno::BUSY), None)]
+        {
+            let might = detail(&[old.clone(), one]);
+            assert!(
+                might.starts_with("eth0: ") && might.contains("it might") && might.contains("--nic"),
+                "{might}"
+            );
+        }
         assert_eq!(detail(&[]), "there is no interface with a device behind it");
     }
 }

@@ -259,8 +259,7 @@ impl Ring {
 
     /// Tells when the socket has an error, or both of its directions are over, by an [`Event::HungUp`], again and again until one says that it was the last.
     pub fn hung_up(&mut self, fd: &Arc<OwnedFd>, token: u64) -> Key {
-        // Both are told of unasked, and so is the peer's end (IO_POLL_UNMASK), which may be there already: so it goes by edges, behind that one.
-        let entry = opcode::PollAdd::new(Fd(fd.as_raw_fd()), 0).multi(true).build();
+        let entry = hung_up(fd);
         self.begin(Request { token, _fd: Arc::clone(fd), work: Work::HungUp }, entry)
     }
 
@@ -425,11 +424,18 @@ impl Ring {
                 self.events.push_back(Event::Writable { token });
             }
             Work::HungUp => {
+                let over = (libc::POLLERR | libc::POLLHUP) as usize;
+                let told = outcome.map(|what| what & over != 0);
+                if !more && told == Ok(false) {
+                    // There was no room for its completion (io_poll_check_events()): it is asked again, by the same key.
+                    let entry = hung_up(&request._fd).user_data(key.0);
+                    // SAFETY: it refers to no memory.
+                    return unsafe { self.push(&entry) };
+                }
                 if !more {
                     self.table.remove(key);
                 }
-                let told = libc::POLLERR | libc::POLLHUP;
-                if !more || outcome.is_ok_and(|what| what & told as usize != 0) {
+                if !more || told == Ok(true) {
                     self.events.push_back(Event::HungUp { token, more });
                 }
             }
@@ -553,6 +559,11 @@ impl Drop for Ring {
             }
         }
     }
+}
+
+/// Both an error and a hang-up are told of unasked, and so is the peer's end (IO_POLL_UNMASK), which may be there already: so it goes by edges, behind that one.
+fn hung_up(fd: &OwnedFd) -> Entry {
+    opcode::PollAdd::new(Fd(fd.as_raw_fd()), 0).multi(true).build()
 }
 
 /// With the modes that cost least, or those that there are: one thread makes all requests, and completions wait until it looks.

@@ -534,3 +534,47 @@ fn datagrams_go_to_whom_they_are_for_and_as_trains() {
         while ring.event().is_some() {}
     }
 }
+
+#[test]
+fn a_watch_goes_on_where_there_was_no_room_to_tell_of_it() {
+    for crowd in 1..24 {
+        let pages = PagePool::new(PoolConfig::new().order(3).limit(1), Heap::new()).unwrap();
+        // Room for 8 completions.
+        let config = Config { entries: 1, buffers: 1, pages, region: None };
+        let mut ring = match Ring::new(config, Arc::new(EventFd::new().unwrap())) {
+            Ok(ring) => ring,
+            Err(refused) => return println!("lacking: io_uring ({refused})"),
+        };
+        let (watched, peer) = pair();
+        ring.hung_up(&watched, 1);
+        let mut others: Vec<_> = (0..crowd).map(|_| pair()).collect();
+        for (ours, _) in &others {
+            ring.readable(ours, 2);
+        }
+        ring.wait(Some(Duration::ZERO)).unwrap();
+        // All of them at once, and behind them the peer's end, which is no hang-up.
+        for (_, theirs) in &mut others {
+            theirs.write_all(b"x").unwrap();
+        }
+        peer.shutdown(std::net::Shutdown::Write).unwrap();
+        let (mut told, mut readable) = (Vec::new(), 0);
+        let mut look = |ring: &mut Ring, until: &dyn Fn(usize, usize) -> bool| {
+            while !until(readable, told.len()) {
+                ring.wait(Some(Duration::from_millis(20))).unwrap();
+                while let Some(event) = ring.event() {
+                    match event {
+                        Event::HungUp { more, .. } => told.push(more),
+                        Event::Readable { .. } => readable += 1,
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            told.len()
+        };
+        assert_eq!(look(&mut ring, &|readable, _| readable == crowd), 0, "{crowd} others");
+        // The reset is.
+        rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+        drop(peer);
+        look(&mut ring, &|_, told| told > 0);
+    }
+}

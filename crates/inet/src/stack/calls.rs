@@ -338,8 +338,10 @@ impl Stack {
         flags: SendFlags,
     ) -> Result<usize, Error> {
         if self.tcp_is_deferred(id) {
+            // No more goes with the SYN than a packet has, and the rest is not taken.
+            let most = bytes.len().min(self.ip.mtu() as usize);
             let mut chain = Chain::new();
-            writer.append(&mut chain, bytes).map_err(|_| Error::NoMemory)?;
+            writer.append(&mut chain, &bytes[..most]).map_err(|_| Error::NoMemory)?;
             return self.send_deferred(now, id, &mut chain.into(), flags);
         }
         self.call(now, id, |connection, ctx| connection.send_bytes(ctx, bytes, writer, flags)).map_err(unsent)

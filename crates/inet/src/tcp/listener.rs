@@ -210,7 +210,8 @@ impl Request {
             stats.no_ack += 1;
             return Answer::Nothing;
         }
-        if len == 0 && settings.defer_accept.is_some_and(|limit| self.may_wait_for_data(limit)) {
+        // (A FIN is more than an ACK, too: tcp_check_req() compares where the segment ends.)
+        if end == next && settings.defer_accept.is_some_and(|limit| self.may_wait_for_data(limit)) {
             self.acknowledged = true;
             stats.deferred += 1;
             return Answer::Nothing;

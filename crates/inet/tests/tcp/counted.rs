@@ -238,3 +238,15 @@ fn what_makes_a_connection_is_counted_as_no_drop() {
         assert_eq!(host.stack.tcp_state(id), Some(State::Established), "{number}");
     }
 }
+
+/// Who waits for data takes the peer's end for some, as the kernel does (tcp_check_req()).
+#[test]
+fn the_end_makes_a_connection_that_waits_for_data() {
+    let mut host = Host::deferring();
+    let before = *host.stack.tcp_stats();
+    let ack = host.next;
+    host.hear(Tcp { seq: FIRST.plus(1), ack, flags: Flags::ACK | Flags::FIN, ..Tcp::default() }, &[]);
+    assert_eq!(reasons(host.stack.tcp_stats(), &before), []);
+    let (id, _) = host.stack.tcp_accept(host.id).unwrap();
+    assert_eq!(host.stack.tcp_state(id), Some(State::CloseWait));
+}

@@ -8,6 +8,8 @@ use onecopy_inet::tcp::fast_open::{Fail, Keys, Use};
 use onecopy_inet::tcp::{Error, Readiness, Received, SendFlags, Side, State};
 use onecopy_link::pair::{Path, Side as End};
 use onecopy_link::{Capabilities, Medium};
+use onecopy_pool::provider::Heap;
+use onecopy_pool::{PagePool, PoolConfig};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -208,6 +210,28 @@ fn a_listener_that_closes_resets_what_has_begun() {
     assert!(net.b.stack.is_empty());
 }
 
+/// Of what is given, no more is copied than goes with the SYN.
+#[test]
+fn the_first_bytes_take_a_page_however_many_they_are() {
+    let mut net = both();
+    let listener = net.listen(80);
+    let mut socket = || {
+        let (now, id) = (net.now(), net.a.stack.tcp_open().unwrap());
+        net.a.stack.tcp_set(now, id, |set| set.fast_open_connect = true).unwrap();
+        let begun = net.a.stack.tcp_connect(now, id, TO);
+        net.run(400 * MS);
+        (id, begun)
+    };
+    assert_eq!(socket().1, Err(Error::InProgress));
+    let (id, begun) = socket();
+    assert_eq!(begun, Ok(()));
+    net.b.stack.tcp_accept(listener).unwrap();
+    let pages = PagePool::new(PoolConfig::new().limit(1), Heap::new()).unwrap();
+    let (now, writer) = (net.now(), Writer::new(&pages));
+    let sent = net.a.stack.tcp_send_bytes(now, id, &[7; 100_000], &writer, SendFlags::empty());
+    assert_eq!(sent, Ok(1420));
+}
+
 #[test]
 fn connect_waits_for_the_first_bytes() {
     let mut net = both();
@@ -228,6 +252,7 @@ fn connect_waits_for_the_first_bytes() {
     assert!(net.a.stack.tcp_is_deferred(id));
     assert_eq!(net.a.stack.tcp_readiness(id), Readiness::WRITE);
     let now = net.now();
+    assert_eq!(net.a.stack.tcp_info(now, id).unwrap().state, State::SynSent as u8);
     assert_eq!(net.a.stack.tcp_connect(now, id, TO), Err(Error::Connected));
     assert!(matches!(net.a.stack.tcp_receive(now, id, 1), Err(Error::WouldBlock)));
     let mut data = bytes(&net, &[7; 3000]);

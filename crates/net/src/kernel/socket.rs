@@ -270,11 +270,14 @@ impl Endpoint for Stream {
 
     fn take_error(&self, op: Op) -> Option<Error> {
         let mut state = self.connection.lock();
-        // A reset behind the peer's end only the kernel knows of: the ring receives no more.
-        let error = state.take_error().or_else(|| match sockopt::socket_error(&*self.connection.fd) {
-            Ok(Err(errno)) => Some(errno),
-            _ => None,
-        });
+        let told = state.take_error();
+        let error = match state.phase() {
+            // A reset behind the peer's end only the kernel knows of: the ring receives no more.
+            Phase::Open => told
+                .or_else(|| sockopt::socket_error(&*self.connection.fd).ok().and_then(|error| error.err())),
+            // What the kernel has is for the ring, which would connect once more if it was told of none (io_connect()).
+            _ => told,
+        };
         self.connection.show(&state);
         error.map(|errno| explained(op, errno))
     }

@@ -480,6 +480,8 @@ mod tests {
         };
         let listener = Listener::bind(&stack, (Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let to = listener.local_addr().unwrap();
+        let client = Stream::connect(&stack, to).unwrap();
+        let _server = listener.accept().unwrap();
         let submitter = &stack.kernel().unwrap().submitters().all()[0];
         submitter.stop(Instant::now());
         while !submitter.is_gone() {
@@ -487,6 +489,11 @@ mod tests {
         }
         assert!(listener.accept().is_err());
         assert!(Stream::connect(&stack, to).is_err());
+        // Each is told once, however often it asks for the thread.
+        assert_eq!(client.recv(&mut [0; 9]).unwrap_err().raw_os_error(), 103, "ECONNABORTED");
+        let _ = client.poll_fd().unwrap();
+        assert_eq!(client.recv(&mut [0; 9]).unwrap(), 0);
+        assert!(client.take_error().unwrap().is_none());
         drop(listener);
         assert!(Listener::bind(&stack, to).unwrap().accept().is_err());
     }

@@ -80,7 +80,14 @@ impl Attended for Connection {
         let mut state = self.lock();
         let counters = self.common.counters();
         match event {
-            Event::Connected { result: Ok(()), .. } if !state.aborted => {
+            Event::Connected { result, .. } if state.aborted => {
+                state.phase = Phase::Failed;
+                if result.is_ok() {
+                    // It was given up before the kernel was asked for it.
+                    let _ = rustix::net::connect_unspec(&*self.fd);
+                }
+            }
+            Event::Connected { result: Ok(()), .. } => {
                 state.phase = Phase::Open;
                 self.named();
             }
@@ -143,8 +150,11 @@ impl Attended for Connection {
     fn abort(&self) {
         let _held = HoldWakers::new();
         let mut state = self.lock();
-        state.fail(Errno::CONNABORTED);
-        self.give_up(&mut state);
+        // Once: whoever asks for a thread that has ended comes here each time.
+        if !state.aborted || state.phase != Phase::Failed {
+            state.fail(Errno::CONNABORTED);
+            self.give_up(&mut state);
+        }
         self.show(&state);
         self.waiters.tell();
     }

@@ -11,9 +11,20 @@ use std::time::Duration;
 impl Connection {
     /// Shuts one way down, or both.
     pub fn shutdown(&self, how: std::net::Shutdown) -> Result<(), Errno> {
+        // What it frees may wake others, who may call it.
+        let _held = HoldWakers::new();
         let mut state = self.lock();
-        if state.phase != Phase::Open {
-            return Err(Errno::NOTCONN);
+        match state.phase {
+            Phase::Open => {}
+            Phase::Failed => return Err(Errno::NOTCONN),
+            // It is given up, whichever way is meant, as the kernel gives its own up (inet_shutdown(): TCP_SYN_SENT), and who waits for it hears so.
+            Phase::Connect(_) | Phase::Connecting => {
+                state.fail(Errno::CONNRESET);
+                self.give_up(&mut state);
+                self.show(&state);
+                self.waiters.tell();
+                return Ok(());
+            }
         }
         if how != std::net::Shutdown::Write {
             (state.ended, state.shut) = (true, true);

@@ -5,7 +5,7 @@ use super::connection::Phase;
 use super::engine::Kernel;
 use super::listening::{Listening, split};
 use super::options;
-use super::socket::{Stream, changed, common, open, seen};
+use super::socket::{Stream, common, open};
 use super::submitter::For;
 use super::wait::{Patience, explained, here};
 use crate::bell::Bell;
@@ -83,11 +83,11 @@ impl Endpoint for Listener {
     }
 
     fn change(&self, change: &mut dyn FnMut(&mut Settings)) -> Result<()> {
-        changed(&self.options, self.listening.fd.as_fd(), self.ipv6, change)
+        options::changed(&self.options, self.listening.fd.as_fd(), self.ipv6, change)
     }
 
     fn look(&self, look: &mut dyn FnMut(&Settings)) {
-        look(&seen(&self.options, self.listening.fd.as_fd()));
+        look(&options::seen(&self.options, self.listening.fd.as_fd()));
     }
 }
 

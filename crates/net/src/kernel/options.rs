@@ -5,6 +5,7 @@ use onecopy_inet::tcp::Settings;
 use onecopy_inet::tcp::congestion::Algorithm;
 use onecopy_inet::udp;
 use onecopy_socket::{Error, Op};
+use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_sys::datagram::{UDP_GRO, UDP_SEGMENT};
 use onecopy_sys::sockopt::{set_int, set_max_pacing_rate};
 use rustix::io::{Errno, Result};
@@ -47,6 +48,38 @@ pub(super) fn see_congestion(fd: impl AsFd, now: &mut Settings) {
         let name = sockopt::tcp_congestion(fd).ok();
         now.congestion = name.and_then(|name| Algorithm::named(&name));
     }
+}
+
+/// What was set, as the kernel has it now.
+pub(super) fn seen<'a>(options: &'a Mutex<Settings>, fd: BorrowedFd<'_>) -> MutexGuard<'a, Settings> {
+    let mut settings = options.lock();
+    see_congestion(fd, &mut settings);
+    settings
+}
+
+pub(super) fn changed(
+    options: &Mutex<Settings>,
+    fd: BorrowedFd<'_>,
+    ipv6: bool,
+    change: &mut dyn FnMut(&mut Settings),
+) -> onecopy_socket::Result<()> {
+    // It is neither closed nor a socket that does nothing yet.
+    self::change(&mut seen(options, fd), false, fd, ipv6, change)
+}
+
+/// Has the kernel's socket be as `change` says, and `now` with it; `closed`: it does nothing yet.
+pub(super) fn change(
+    now: &mut Settings,
+    closed: bool,
+    fd: BorrowedFd<'_>,
+    ipv6: bool,
+    change: &mut dyn FnMut(&mut Settings),
+) -> onecopy_socket::Result<()> {
+    let mut new = now.clone();
+    change(&mut new);
+    new.settle(closed).map_err(|_| explained(Op::Option, Errno::INVAL))?;
+    set_congestion(fd, now, &new)?;
+    apply(fd, ipv6, now, &new)
 }
 
 /// Why the kernel does not take `algorithm` (tcp_set_congestion_control()).

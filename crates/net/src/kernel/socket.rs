@@ -24,7 +24,7 @@ use onecopy_inet::tcp::{Info, Settings, State};
 use onecopy_pool::{Page, Pages};
 use onecopy_socket::registry::{Row, Type};
 use onecopy_socket::{Carrier, Error, Op, Reader, RecvFlags, Result, SendFlags};
-use onecopy_sync::{Mutex, MutexGuard};
+use onecopy_sync::Mutex;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType, sockopt};
 use std::fmt;
@@ -43,7 +43,7 @@ pub(crate) fn connect(
     let fd = open(address)?;
     let mut settings = options::begin(&fd, kernel.shared().config.congestion)?;
     if let Some(change) = change {
-        change_settings(&mut settings, true, fd.as_fd(), address.is_ipv6(), &mut |settings| {
+        options::change(&mut settings, true, fd.as_fd(), address.is_ipv6(), &mut |settings| {
             change(settings)
         })?;
     }
@@ -291,11 +291,11 @@ impl Endpoint for Stream {
     }
 
     fn change(&self, change: &mut dyn FnMut(&mut Settings)) -> Result<()> {
-        changed(&self.options, self.connection.fd.as_fd(), self.ipv6, change)
+        options::changed(&self.options, self.connection.fd.as_fd(), self.ipv6, change)
     }
 
     fn look(&self, look: &mut dyn FnMut(&Settings)) {
-        look(&seen(&self.options, self.connection.fd.as_fd()));
+        look(&options::seen(&self.options, self.connection.fd.as_fd()));
     }
 }
 
@@ -581,35 +581,3 @@ pub(super) fn made<'a>(lender: &'a OnceLock<Lender>, shared: &Shared) -> Result<
 
 /// Bytes of a page of the pool that is sent from.
 const PAGE: usize = 4096;
-
-/// What was set, as the kernel has it now.
-pub(super) fn seen<'a>(options: &'a Mutex<Settings>, fd: BorrowedFd<'_>) -> MutexGuard<'a, Settings> {
-    let mut settings = options.lock();
-    options::see_congestion(fd, &mut settings);
-    settings
-}
-
-pub(super) fn changed(
-    options: &Mutex<Settings>,
-    fd: BorrowedFd<'_>,
-    ipv6: bool,
-    change: &mut dyn FnMut(&mut Settings),
-) -> Result<()> {
-    // It is neither closed nor a socket that does nothing yet.
-    change_settings(&mut seen(options, fd), false, fd, ipv6, change)
-}
-
-/// Has the kernel's socket be as `change` says, and `now` with it; `closed`: it does nothing yet.
-fn change_settings(
-    now: &mut Settings,
-    closed: bool,
-    fd: BorrowedFd<'_>,
-    ipv6: bool,
-    change: &mut dyn FnMut(&mut Settings),
-) -> Result<()> {
-    let mut new = now.clone();
-    change(&mut new);
-    new.settle(closed).map_err(|_| explained(Op::Option, Errno::INVAL))?;
-    options::set_congestion(fd, now, &new)?;
-    options::apply(fd, ipv6, now, &new)
-}

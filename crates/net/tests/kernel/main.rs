@@ -1,6 +1,7 @@
 //! Sockets that the kernel carries, through io_uring, over the loopback.
 
 mod congestion;
+mod connects;
 mod datagrams;
 mod info;
 mod options;

@@ -437,3 +437,64 @@ fn what_lies_in_frames_is_sent_from_there() {
     assert_eq!(bench.send().len(), 1);
     assert_eq!(bench.stats.by_reference, 2);
 }
+
+proptest::proptest! {
+    /// Whatever is written into the rings, at whatever time: no frame is in two hands, and the CPU looks at none that the kernel may write.
+    #[test]
+    fn no_words_of_the_kernel_s_put_a_frame_into_two_hands(
+        steps in proptest::collection::vec(
+            (0..9_u8, proptest::num::u64::ANY, 0..300_u32, proptest::num::u32::ANY), 1..200,
+        ),
+    ) {
+        let (mut bench, pool) = (Bench::with(9000, true), pool());
+        bench.tx.set_flags(onecopy_sys::xdp::NEED_WAKEUP);
+        let mut kept: Vec<Packet> = Vec::new();
+        for (step, wide, near, word) in steps {
+            // Places are often those of frames, and lengths those of packets.
+            let place = if wide % 4 == 0 { wide } else { u64::from(near) * FRAME as u64 + (wide >> 8) % 300 };
+            let len = if word % 4 == 0 { word } else { word % 4000 };
+            match step {
+                0 => bench.rx.set_entry(near as usize % RX as usize, Entry { place, len, options: word >> 31 }),
+                1 => bench.rx.set_producer(if word % 8 == 0 { word } else { bench.rx.consumer().wrapping_add(near % 4) }),
+                2 => bench.completion.set_place(near as usize % TX as usize, place),
+                3 => bench.completion.set_producer(if word % 8 == 0 { word } else { bench.completion.consumer().wrapping_add(near % 4) }),
+                4 => bench.tx.set_consumer(if word % 8 == 0 { word } else { bench.tx.producer() }),
+                5 => bench.fill.set_consumer(if word % 8 == 0 { word } else { bench.fill.producer() }),
+                6 => kept.extend(bench.receive()),
+                7 => {
+                    let packet = match kept.get(near as usize % 8) {
+                        Some(received) => packet(received.share().into_parts().1),
+                        None => packet(payload(&pool, near as usize)),
+                    };
+                    bench.put(packet);
+                }
+                _ => {
+                    let Bench { transmitter, stats, .. } = &mut bench;
+                    transmitter.hand_over(stats, || Err(Errno::AGAIN));
+                    if near % 2 == 0 && !kept.is_empty() {
+                        kept.swap_remove(near as usize % kept.len());
+                    }
+                }
+            }
+        }
+        let mut frames: Vec<u64> = Vec::new();
+        for packet in &kept {
+            for part in packet.payload().payload().fragments() {
+                if bench.umem.region().pool_id() == part.page().pool_id() {
+                    proptest::prop_assert!(part.end() <= FRAME && !bench.umem.is_filled(part.page()));
+                    frames.push(part.page().place());
+                }
+            }
+        }
+        frames.sort_unstable();
+        let count = frames.len();
+        frames.dedup();
+        proptest::prop_assert_eq!(frames.len(), count);
+        proptest::prop_assert_eq!(bench.umem.filled() as usize, bench.umem.count_filled());
+        // And each of those that are nobody's is in the pool.
+        kept.clear();
+        let stats = bench.umem.pool().stats();
+        let out = stats.in_flight - stats.in_cache - stats.in_ring;
+        proptest::prop_assert_eq!(out, bench.umem.kept());
+    }
+}

@@ -84,6 +84,25 @@ impl Umem {
         &self.pool
     }
 
+    /// Whether the kernel may write a page.
+    #[cfg(test)]
+    pub fn is_filled(&self, page: &Page) -> bool {
+        matches!(self.slots[page.index() as usize], Slot::Filled(_))
+    }
+
+    /// Frames that it may write, counted.
+    #[cfg(test)]
+    pub fn count_filled(&self) -> usize {
+        self.slots.iter().filter(|slot| matches!(slot, Slot::Filled(_))).count()
+    }
+
+    /// Pages that are in here: spare ones, and the kernel's.
+    #[cfg(test)]
+    pub fn kept(&self) -> u64 {
+        let kept = self.slots.iter().filter(|slot| !matches!(slot, Slot::Ours)).count();
+        (self.spare.len() + kept) as u64
+    }
+
     /// Gives the kernel a frame that nobody has, to receive into: its place. None where there is none.
     pub fn fill(&mut self) -> Option<u64> {
         let page = self.pool.alloc().ok()?;

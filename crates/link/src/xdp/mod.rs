@@ -38,8 +38,9 @@
 //!
 //! # Limits
 //!
-//! One queue of the interface, and so one shard. No segmentation by the device: each packet is one of the MTU's. A packet in several frames (an MTU of more than
-//! 3,818 bytes, or what a veth hands over unsegmented) takes Linux 6.6.
+//! One queue of the interface, and so one shard. No segmentation by the device: each packet is one of the MTU's. A packet in several frames takes Linux 6.6: with an MTU of
+//! more than 3,818 bytes, or of a veth's other end that leaves segmentation to the device, which it does where the program is behind the driver ([`XdpConfig::generic`]), and
+//! no longer where it is in the driver.
 
 mod error;
 mod open;

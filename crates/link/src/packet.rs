@@ -198,7 +198,9 @@ impl From<Segment<Chain>> for Packet {
     /// Without headers.
     #[inline]
     fn from(payload: Segment<Chain>) -> Packet {
-        Packet(Box::new(Inner { payload, ..Inner::default() }))
+        let mut packet = Packet::default();
+        packet.0.payload = payload;
+        packet
     }
 }
 

@@ -63,7 +63,7 @@ pub fn send(fd: impl AsFd, spans: &Spans<'_>, flags: i32) -> io::Result<usize> {
 /// Views that one call takes; of more, the first ones. (The kernel's limit is 1024, UIO_MAXIOV.)
 pub const MAX_GATHER: usize = 64;
 
-/// The kernel's list of views. What of it is not used is not written to either: a kilobyte of zeroes costs more than a call that finds nothing.
+/// The kernel's list of views. What of it is not used is not written to either, nor moved: a kilobyte costs more than a call that finds nothing.
 struct Gathered {
     iov: [MaybeUninit<libc::iovec>; MAX_GATHER],
     /// Entries that are there.
@@ -93,11 +93,11 @@ impl Gathered {
 ///
 /// The first `count` entries of `iov` are there, and valid for what the call does with them.
 #[inline]
-unsafe fn vectored(number: libc::c_long, fd: impl AsFd, mut iov: Gathered) -> io::Result<usize> {
+unsafe fn vectored(number: libc::c_long, fd: impl AsFd, iov: &Gathered) -> io::Result<usize> {
     let (fd, count) = (fd.as_fd().as_raw_fd(), iov.count);
     // SAFETY: the caller's. Both calls take a descriptor, a pointer and a count. Of an argument that has less bits than its register nobody sets the
     // others, and musl reads them: so each is a register's long.
-    check(unsafe { libc::syscall(number, libc::c_long::from(fd), iov.as_ptr(), count) } as libc::ssize_t)
+    check(unsafe { libc::syscall(number, libc::c_long::from(fd), iov.iov.as_ptr(), count) } as libc::ssize_t)
 }
 
 /// readv(2) into any number of views, the first [`MAX_GATHER`] of them. Returns bytes read.
@@ -110,7 +110,7 @@ pub fn read_scattered(fd: impl AsFd, spans: &[Span<'_>]) -> io::Result<usize> {
         return Err(Errno::FAULT);
     }
     // SAFETY: the views are writable, as just checked, and valid for their lifetime, which outlasts the call.
-    unsafe { vectored(libc::SYS_readv, fd, Gathered::of(spans)) }
+    unsafe { vectored(libc::SYS_readv, fd, &Gathered::of(spans)) }
 }
 
 /// writev(2) of any number of views, the first [`MAX_GATHER`] of them. Returns bytes written.
@@ -120,7 +120,7 @@ pub fn read_scattered(fd: impl AsFd, spans: &[Span<'_>]) -> io::Result<usize> {
 /// What writev(2) says.
 pub fn write_gathered(fd: impl AsFd, spans: &[Span<'_>]) -> io::Result<usize> {
     // SAFETY: the views are valid for reads for their lifetime, which outlasts the call.
-    unsafe { vectored(libc::SYS_writev, fd, Gathered::of(spans)) }
+    unsafe { vectored(libc::SYS_writev, fd, &Gathered::of(spans)) }
 }
 
 /// sendmsg(2) of any number of views, the first [`MAX_GATHER`] of them, with `flags` (MSG_ bits of <sys/socket.h>).

@@ -191,7 +191,8 @@ impl Chain {
         } else {
             self.join_marks(other);
         }
-        *other = Chain::new();
+        // It has neither fragments nor marks any more.
+        (other.len, other.true_size, other.checksum, other.kind) = (0, 0, Checksum::None, None);
         Ok(())
     }
 

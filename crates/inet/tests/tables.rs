@@ -84,6 +84,32 @@ fn connections_come_before_listeners_and_an_address_before_any() {
     assert_eq!((demux.connections(), demux.listeners()), (0, 1));
 }
 
+#[test]
+fn the_connection_of_the_packet_before_is_asked_first_as_long_as_it_is_one() {
+    let mut ids = Slab::new(10);
+    let (first, second) = (at(ALSO_HERE, 4000), at(ALSO_HERE, 4001));
+    let ends = |remote| Ends { local: at(HERE, 80), remote };
+    let mut of = |remote| ids.insert_with(|_| ends(remote)).unwrap();
+    let (one, two, three) = (of(first), of(second), of(second));
+    let asked = std::cell::RefCell::new(Vec::new());
+    let has = |id: Id, of: &Ends| {
+        asked.borrow_mut().push(id);
+        ids.get(id) == Some(of)
+    };
+    let mut demux = Demux::new(&SEED);
+    assert!(demux.connect(&ends(first), one, has) && demux.connect(&ends(second), two, has));
+    for (remote, id, all) in [(first, one, &[one][..]), (first, one, &[one]), (second, two, &[one, two])] {
+        asked.borrow_mut().clear();
+        assert_eq!(demux.of_packet(&ends(remote), has), Some(id));
+        assert_eq!(*asked.borrow(), all);
+    }
+    // The program still holds what is no connection any more: its socket has these ends, and nothing comes for it.
+    assert!(demux.disconnect(&ends(second), two));
+    assert_eq!(demux.of_packet(&ends(second), has), None);
+    assert!(demux.connect(&ends(second), three, has));
+    assert_eq!(demux.of_packet(&ends(second), has), Some(three), "who came after it");
+}
+
 /// Many, with tables that grow and shrink meanwhile.
 #[test]
 fn each_of_many_connections_is_found_until_it_is_gone() {

@@ -59,10 +59,20 @@ impl Segment<Chain> {
     ///
     /// `back` as it was, and why: see [`Segment::join`].
     #[expect(clippy::result_large_err, reason = "it is what was passed in")]
-    pub fn concat(&mut self, back: Segment<Chain>) -> Result<(), (Segment<Chain>, Refused)> {
+    pub fn concat(&mut self, mut back: Segment<Chain>) -> Result<(), (Segment<Chain>, Refused)> {
+        self.take_over(&mut back).map_err(|why| (back, why))
+    }
+
+    /// As [`Segment::concat`], out of where it lies. On an error it is as it was.
+    pub(super) fn take_over(&mut self, back: &mut Segment<Chain>) -> Result<(), Refused> {
+        self.takes_references(back)?;
         // Nothing will be put where bytes of our sends are missing: what comes now lies there.
         let astray = back.notif().is_some() && self.is_astray();
-        self.join(back, |ours, mut theirs| ours.concat(&mut theirs).map_err(|_| theirs))?;
+        let len = self.payload().len;
+        self.payload_mut().concat(back.payload_mut()).map_err(|_| Refused::Payload)?;
+        if let Some(theirs) = back.notif_mut().take() {
+            self.join_references(len, theirs);
+        }
         if astray && let Some(notif) = self.notif_mut() {
             notif.pins_mut().lose_places();
         }

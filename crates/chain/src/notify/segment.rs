@@ -209,23 +209,37 @@ impl<P: Payload> Segment<P> {
         append: impl FnOnce(&mut P, P) -> Result<(), P>,
     ) -> Result<(), (Segment<P>, Refused)> {
         let len = self.payload.size();
-        if let (Some(ours), Some(theirs)) = (&self.notif, &back.notif)
-            && let Err(why) = ours.takes(len.into(), theirs)
-        {
+        if let Err(why) = self.takes_references(&back) {
             return Err((back, why));
         }
         let Segment { payload, notif } = back;
         if let Err(payload) = append(&mut self.payload, payload) {
             return Err((Segment { payload, notif }, Refused::Payload));
         }
-        match (&mut self.notif, notif) {
-            (ours @ None, Some(mut theirs)) => {
+        if let Some(theirs) = notif {
+            self.join_references(len, theirs);
+        }
+        Ok(())
+    }
+
+    /// Whether the references of `back` can be joined behind ours.
+    #[inline]
+    pub(super) fn takes_references(&self, back: &Segment<P>) -> Result<(), Refused> {
+        match (&self.notif, &back.notif) {
+            (Some(ours), Some(theirs)) => ours.takes(self.payload.size().into(), theirs),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes them over, once their bytes are behind the `len` that were here before.
+    #[inline]
+    pub(super) fn join_references(&mut self, len: u32, mut theirs: NotifRef) {
+        match &mut self.notif {
+            Some(ours) => ours.0.join(len.into(), theirs.0),
+            ours @ None => {
                 theirs.0.grow_front(len);
                 *ours = Some(theirs);
             }
-            (Some(ours), Some(theirs)) => ours.join(len.into(), theirs).expect("it was looked at above"),
-            (_, None) => {}
         }
-        Ok(())
     }
 }

@@ -67,23 +67,28 @@ impl SegmentQueue {
 
     /// Puts `segment` at the end. A small one becomes part of the last one, if its memory is of the same kind. One without bytes is
     /// freed, as [`Fate::Sent`]: there is nothing of it to be transmitted.
-    pub fn push(&mut self, segment: Segment<Chain>) {
-        if segment.payload().is_empty() {
-            segment.free(Fate::Sent);
+    pub fn push(&mut self, mut segment: Segment<Chain>) {
+        self.take_in(&mut segment);
+    }
+
+    /// As [`SegmentQueue::push`], out of where it lies: `segment` is empty then.
+    pub fn take_in(&mut self, segment: &mut Segment<Chain>) {
+        let (len, true_size) = (segment.payload().len(), segment.payload().true_size());
+        if len == 0 {
+            std::mem::take(segment).free(Fate::Sent);
             return;
         }
-        self.len += segment.payload().len() as u64;
-        self.true_size += segment.payload().true_size() as u64;
-        let Some(last) = self.list.back_mut().filter(|last| joins(last.payload(), segment.payload())) else {
-            self.list.push_back(segment);
-            return;
-        };
-        let sizes = last.payload().true_size() + segment.payload().true_size();
-        match last.concat(segment) {
-            // A page that both have counts once.
-            Ok(()) => self.true_size -= (sizes - last.payload().true_size()) as u64,
-            Err((segment, _)) => self.list.push_back(segment),
+        self.len += len as u64;
+        self.true_size += true_size as u64;
+        if let Some(last) = self.list.back_mut().filter(|last| joins(last.payload(), segment.payload())) {
+            let sizes = last.payload().true_size() + true_size;
+            if last.take_over(segment).is_ok() {
+                // A page that both have counts once.
+                self.true_size -= (sizes - last.payload().true_size()) as u64;
+                return;
+            }
         }
+        self.list.push_back(std::mem::take(segment));
     }
 
     /// Copies `bytes` to the end: behind copied ones, as long as nobody else holds their page (a page for each small write is dear), and in

@@ -10,6 +10,7 @@ use super::socket::{Asked, Bound, Connected, Fresh, Listener, Slot};
 use super::{Stack, context, has, lengths};
 use crate::tcp::After;
 use crate::tcp::fast_open::{Attempt, Queue, Use};
+use crate::tcp::memory::Pressure;
 use crate::tcp::{
     Connection, Context, Error, Info, Readiness, Received, SendFlags, Settings, Side, State, Wake,
 };
@@ -353,6 +354,22 @@ impl Stack {
     ///
     /// As [`Connection::receive`].
     pub fn tcp_receive(&mut self, now: u64, id: Id, max: usize) -> Result<Received, Error> {
+        let pressure = self.shared.pressure(&self.config);
+        if let Some(connected) = self.sockets.get_mut(id).and_then(Slot::connected_mut)
+            && pressure == Pressure::None
+        {
+            // Most often there are bytes, and nothing follows from their being read.
+            let room = self.rooms.left(connected);
+            connected.connection.set_room(room);
+            if let Some((data, follows)) = connected.connection.read(now, pressure, max) {
+                self.shared.charge(&self.config, &mut self.stats, id, connected);
+                self.rooms.claim(id, connected);
+                if !follows.is_empty() {
+                    self.with(now, id, |connection, ctx| connection.was_read(ctx, follows));
+                }
+                return Ok(Received::Data(data));
+            }
+        }
         if self.tcp_is_deferred(id) {
             return Err(Error::WouldBlock);
         }

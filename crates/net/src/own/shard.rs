@@ -274,15 +274,19 @@ impl Shard {
             }
         }
         let mut leader = self.tell();
+        let mut left = false;
         while self.link.room(now) > 0
             && let Some(packet) = self.inet.transmit()
         {
             self.count_sent(packet.len());
             self.link.transmit_more(now, packet);
+            left = true;
         }
-        self.link.flush(now);
-        // What left has made room, which others wait for. If all has left, nobody waits for the link any more.
-        leader |= self.tell();
+        if left {
+            self.link.flush(now);
+            // What left has made room, which others wait for. If all has left, nobody waits for the link any more.
+            leader |= self.tell();
+        }
         leader
     }
 

@@ -85,10 +85,11 @@ impl Protocol for Tcp {
     }
 
     fn moves(inet: &Stack, id: Id) -> (u8, u64, u64) {
-        let state = inet.tcp_state(id).map_or(0, |state| state as u8);
         match inet.tcp_connection(id) {
-            Some(connection) => (state, connection.receiver().available(), connection.queued()),
-            None => (state, inet.tcp_waiting(id) as u64, 0),
+            Some(connection) => {
+                (connection.state() as u8, connection.receiver().available(), connection.queued())
+            }
+            None => (inet.tcp_state(id).map_or(0, |state| state as u8), inet.tcp_waiting(id) as u64, 0),
         }
     }
 

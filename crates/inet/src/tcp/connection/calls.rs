@@ -54,6 +54,17 @@ bitflags::bitflags! {
     }
 }
 
+bitflags::bitflags! {
+    /// What follows from a read; most often nothing does.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Follows: u8 {
+        /// The peer is told that there is room.
+        const ACK = 1;
+        /// A timer is set.
+        const PROBE = 2;
+    }
+}
+
 /// What was received.
 #[derive(Debug)]
 pub enum Received {
@@ -170,8 +181,12 @@ impl Connection {
     ) -> Result<usize, Error> {
         self.give(ctx, data.payload().len(), flags, |queue, len| {
             // Most often it is all of it, and nothing is to be divided.
-            let rest = if len < data.payload().len() { data.divide(len)? } else { Segment::default() };
-            queue.push(std::mem::replace(data, rest));
+            if len < data.payload().len() {
+                let rest = data.divide(len)?;
+                queue.push(std::mem::replace(data, rest));
+            } else {
+                queue.take_in(data);
+            }
             Ok(())
         })
     }
@@ -291,15 +306,9 @@ impl Connection {
     ///
     /// [`Error::WouldBlock`], [`Error::NotConnected`], and why the connection ended.
     pub fn receive(&mut self, ctx: &mut Context<'_>, max: usize) -> Result<Received, Error> {
-        let moment = self.moment(ctx.now);
         let pressure = self.pressure(ctx, 0);
-        self.rcv.set_pressure(pressure);
-        if let Some(data) = self.rcv.read(&moment, max) {
-            let bytes = data.payload().len() as u64;
-            if self.state.is_synchronized() && self.rcv.window_update_due(bytes) {
-                self.send_ack(ctx);
-            }
-            self.arm_probe(ctx);
+        if let Some((data, follows)) = self.read(ctx.now, pressure, max) {
+            self.was_read(ctx, follows);
             return Ok(Received::Data(data));
         }
         // What has come to its end has, whatever happened then (SOCK_DONE); a call that sends, or SO_ERROR, is told.
@@ -314,6 +323,32 @@ impl Connection {
             _ if over => Ok(Received::End),
             _ => Err(Error::WouldBlock),
         }
+    }
+
+    /// Up to `max` bytes of what has arrived, and what is to be done then ([`Connection::was_read`]).
+    #[inline]
+    pub(crate) fn read(
+        &mut self,
+        now: u64,
+        pressure: Pressure,
+        max: usize,
+    ) -> Option<(Segment<Chain>, Follows)> {
+        let moment = self.moment(now);
+        self.rcv.set_pressure(pressure);
+        let data = self.rcv.read(&moment, max)?;
+        let mut follows = Follows::empty();
+        let due = self.state.is_synchronized() && self.rcv.window_update_due(data.payload().len() as u64);
+        follows.set(Follows::ACK, due);
+        follows.set(Follows::PROBE, self.probe_moves());
+        Some((data, follows))
+    }
+
+    /// Does what follows from a read.
+    pub(crate) fn was_read(&mut self, ctx: &mut Context<'_>, follows: Follows) {
+        if follows.contains(Follows::ACK) {
+            self.send_ack(ctx);
+        }
+        self.arm_probe(ctx);
     }
 
     /// See [`Receiver::set_room`](crate::tcp::rcv::Receiver::set_room).

@@ -429,6 +429,15 @@ impl Connection {
         self.emit(ctx, header)
     }
 
+    /// Whether [`Connection::arm_probe`] would change anything.
+    pub(super) fn probe_moves(&self) -> bool {
+        match self.probe_at {
+            NEVER => !self.snd.has_unacked() && (!self.out.unsent().is_empty() || self.is_restless()),
+            _ if self.snd.has_unacked() => true,
+            _ => !self.out.unsent().is_empty() && self.traits.contains(Traits::RESTING),
+        }
+    }
+
     /// Where something waits and nothing is under way whose ACK would let it go, the peer's window is asked for in time. Where nothing waits,
     /// memory is given back after a while.
     pub(super) fn arm_probe(&mut self, ctx: &Context<'_>) {

@@ -166,7 +166,7 @@ impl Receiver {
             self.fill(std::mem::take(payload));
         } else {
             self.nxt = self.nxt.plus(payload.payload().len() as u32);
-            self.queue.push(std::mem::take(payload));
+            self.queue.take_in(payload);
         }
         accepted.readable = self.nxt.since(before) as u32;
         self.received += u64::from(accepted.readable);

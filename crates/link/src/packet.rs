@@ -23,7 +23,9 @@ use std::ops::{Deref, DerefMut};
 ///
 /// It is a pointer: on its way from where its bytes come from to where they go it changes hands some twenty times.
 #[derive(Debug, Default)]
-pub struct Packet(Box<Inner>);
+pub struct Packet {
+    inner: Box<Inner>,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -43,14 +45,14 @@ impl Packet {
     /// [`HeadTooLong`]; the payload is dropped.
     pub fn new(head: &[u8], payload: impl Into<Segment<Chain>>) -> Result<Packet, HeadTooLong> {
         let mut packet = Packet::from(payload.into());
-        packet.0.head.push(head.len())?.copy_from_slice(head);
+        packet.inner.head.push(head.len())?.copy_from_slice(head);
         Ok(packet)
     }
 
     /// Bytes, headers and payload.
     #[inline]
     pub fn len(&self) -> usize {
-        self.0.head.len() + self.0.payload.payload().len()
+        self.inner.head.len() + self.inner.payload.payload().len()
     }
 
     /// Whether there are no bytes.
@@ -61,41 +63,41 @@ impl Packet {
     /// The headers.
     #[inline]
     pub fn head(&self) -> &Head {
-        &self.0.head
+        &self.inner.head
     }
 
     /// The headers, to be written. (What is taken off in front, or put there, moves what [`Packet::checksum`] counts.)
     #[inline]
     pub fn head_mut(&mut self) -> &mut Head {
-        &mut self.0.head
+        &mut self.inner.head
     }
 
     /// The payload.
     #[inline]
     pub fn payload(&self) -> &Segment<Chain> {
-        &self.0.payload
+        &self.inner.payload
     }
 
     /// The payload, to be changed: [`Segment::advance`] and its kind keep the references where their bytes are. A [`Checksum::Known`] is
     /// lost, since it is these bytes' sum.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut Segment<Chain> {
-        if let Checksum::Known(_) = self.0.checksum {
-            self.0.checksum = Checksum::None;
+        if let Checksum::Known(_) = self.inner.checksum {
+            self.inner.checksum = Checksum::None;
         }
-        &mut self.0.payload
+        &mut self.inner.payload
     }
 
     /// Headers and payload; what is known of the checksum is lost.
     pub fn into_parts(self) -> (Head, Segment<Chain>) {
-        let Inner { head, payload, .. } = *self.0;
+        let Inner { head, payload, .. } = *self.inner;
         (head, payload)
     }
 
     /// What is known of the transport's checksum. [`Checksum::Known`] is the sum of the payload's bytes alone.
     #[inline]
     pub fn checksum(&self) -> Checksum {
-        self.0.checksum
+        self.inner.checksum
     }
 
     /// Says what is known of it.
@@ -105,31 +107,32 @@ impl Packet {
     /// [`NotTaken::Malformed`] for a [`Checksum::Partial`] whose field is not in the head.
     pub fn set_checksum(&mut self, checksum: Checksum) -> Result<(), NotTaken> {
         if let Checksum::Partial { start, offset } = checksum
-            && usize::from(start) + usize::from(offset) + 2 > self.0.head.len()
+            && usize::from(start) + usize::from(offset) + 2 > self.inner.head.len()
         {
             return Err(NotTaken::Malformed);
         }
-        self.0.checksum = checksum;
+        self.inner.checksum = checksum;
         Ok(())
     }
 
     /// How it is to be cut, if it is a super-segment.
     #[inline]
     pub fn gso(&self) -> Option<Gso> {
-        self.0.gso
+        self.inner.gso
     }
 
     /// Makes it a super-segment, to be cut as `gso` says, or none.
     pub fn set_gso(&mut self, gso: Option<Gso>) {
-        self.0.gso = gso;
+        self.inner.gso = gso;
     }
 
     /// The same packet once more: the headers copied, the payload by reference. None of its sends completes before both are free.
     #[must_use]
     pub fn share(&self) -> Packet {
-        let Inner { payload, head, checksum, gso } = &*self.0;
+        let Inner { payload, head, checksum, gso } = &*self.inner;
         let (payload, head) = (payload.share(), head.clone());
-        Packet(Box::new(Inner { payload, head, checksum: *checksum, gso: *gso }))
+        let inner = Inner { payload, head, checksum: *checksum, gso: *gso };
+        Packet { inner: Box::new(inner) }
     }
 
     /// The sum of all bytes from byte `from` on, counted from the head's first one. Reads them, but for payload whose sum is known.
@@ -138,10 +141,13 @@ impl Packet {
     ///
     /// [`ChainError::Unreadable`] where that is a device's memory; [`ChainError::BeyondEnd`] for a place behind the head.
     pub fn sum(&self, from: usize) -> Result<Sum, ChainError> {
-        let head =
-            self.0.head.get(from..).ok_or(ChainError::BeyondEnd { at: from, len: self.0.head.len() })?;
-        let chain = self.0.payload.payload();
-        let payload = match (self.0.checksum, chain.checksum(), chain.kind()) {
+        let head = self
+            .inner
+            .head
+            .get(from..)
+            .ok_or(ChainError::BeyondEnd { at: from, len: self.inner.head.len() })?;
+        let chain = self.inner.payload.payload();
+        let payload = match (self.inner.checksum, chain.checksum(), chain.kind()) {
             (Checksum::Known(sum), ..) | (_, Checksum::Known(sum), _) => sum,
             (_, _, Some(Kind::Peer)) => chain.peer()?.sum(),
             _ => chain.host()?.sum(0, chain.len())?,
@@ -156,20 +162,20 @@ impl Packet {
     ///
     /// As [`Packet::sum`]: only a device can finish that of its own memory.
     pub fn finish(&mut self) -> Result<(), ChainError> {
-        let Checksum::Partial { start, offset } = self.0.checksum else { return Ok(()) };
+        let Checksum::Partial { start, offset } = self.inner.checksum else { return Ok(()) };
         let sum = self.sum(start.into())?;
         let stored = if sum.checksum() == 0 { 0xffff } else { sum.checksum() };
         let at = usize::from(start) + usize::from(offset);
-        let len = self.0.head.len();
-        let field = self.0.head.get_mut(at..at + 2).ok_or(ChainError::BeyondEnd { at: at + 2, len })?;
+        let len = self.inner.head.len();
+        let field = self.inner.head.get_mut(at..at + 2).ok_or(ChainError::BeyondEnd { at: at + 2, len })?;
         field.copy_from_slice(&stored.to_be_bytes());
-        self.0.checksum = Checksum::None;
+        self.inner.checksum = Checksum::None;
         Ok(())
     }
 
     /// Says what became of the payload's bytes, once the packet is dropped.
     pub fn set_fate(&mut self, fate: Fate) {
-        self.0.payload.set_fate(fate);
+        self.inner.payload.set_fate(fate);
     }
 
     /// Frees it, and says what became of the payload's bytes.
@@ -184,8 +190,8 @@ impl Packet {
     ///
     /// [`ChainError::Unreadable`] for a device's memory.
     pub fn to_vec(&self) -> Result<Vec<u8>, ChainError> {
-        let mut bytes = self.0.head.to_vec();
-        let chain = self.0.payload.payload();
+        let mut bytes = self.inner.head.to_vec();
+        let chain = self.inner.payload.payload();
         match chain.kind() {
             Some(Kind::Peer) => chain.peer()?.for_each_chunk(|chunk| bytes.extend_from_slice(chunk)),
             _ => chain.host()?.slices().for_each(|slice| bytes.extend_from_slice(slice)),
@@ -199,7 +205,7 @@ impl From<Segment<Chain>> for Packet {
     #[inline]
     fn from(payload: Segment<Chain>) -> Packet {
         let mut packet = Packet::default();
-        packet.0.payload = payload;
+        packet.inner.payload = payload;
         packet
     }
 }

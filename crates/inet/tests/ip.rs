@@ -79,6 +79,13 @@ fn it_is_the_same_packet_whatever_way_its_bytes_lie() {
     }
 }
 
+/// Has one that a packet has left to B, of which the next one is believed to be.
+fn used(mut ip: Interface) -> Interface {
+    ip.output(0, &Outgoing::new(A, B, Protocol::TCP), segment(A, B, 1, b"before")).unwrap();
+    while ip.transmit().is_some() {}
+    ip
+}
+
 #[test]
 fn what_is_wrong_with_a_packet_is_counted_as_that() {
     let with = |at: usize, value: u8| {
@@ -127,11 +134,12 @@ fn what_is_wrong_with_a_packet_is_counted_as_that() {
         (whole(Medium::Ip, B, Protocol::ICMP, &[13, 0, 0xf2, 0xff, 0, 0, 0, 0]), Reason::IcmpIgnored),
         (whole(Medium::Ip, B, Protocol::ICMP, &[11, 0, 0xf4, 0xff, 0, 0, 0, 0]), Reason::IcmpMalformed),
     ] {
-        let mut ip = interface(Medium::Ip);
-        let mut came = Packet::from(chain(&packet));
-        assert_eq!(ip.input(0, &mut came), Input::Done, "{reason:?}");
-        assert_eq!(ip.stats().drops().filter(|drop| !drop.0.is_out()).collect::<Vec<_>>(), [(reason, 1)]);
-        assert_balanced(ip.stats());
+        for mut ip in [interface(Medium::Ip), used(interface(Medium::Ip))] {
+            let mut came = Packet::from(chain(&packet));
+            assert_eq!(ip.input(0, &mut came), Input::Done, "{reason:?}");
+            assert_eq!(ip.stats().drops().filter(|drop| !drop.0.is_out()).collect::<Vec<_>>(), [(reason, 1)]);
+            assert_balanced(ip.stats());
+        }
     }
     // Without a checksum there is none to be wrong, and it may be to all.
     let mut ip = interface(Medium::Ip);
@@ -142,9 +150,10 @@ fn what_is_wrong_with_a_packet_is_counted_as_that() {
 fn a_frame_for_all_carries_nothing_for_one() {
     let mut frame = right(Medium::Ethernet, b"payload");
     frame[..6].fill(0xff);
-    let mut ip = interface(Medium::Ethernet);
-    ip.input(0, &mut Packet::new(&frame, Chain::new()).unwrap());
-    assert_eq!(ip.stats().dropped(Reason::Broadcast), 1);
+    for mut ip in [interface(Medium::Ethernet), used(interface(Medium::Ethernet))] {
+        ip.input(0, &mut Packet::new(&frame, Chain::new()).unwrap());
+        assert_eq!(ip.stats().dropped(Reason::Broadcast), 1);
+    }
 }
 
 #[test]
@@ -315,12 +324,16 @@ fn what_cannot_be_sent_is_refused() {
     let one = |to, len: usize, about: &dyn Fn(Outgoing) -> Outgoing| {
         let mut capabilities = Capabilities::none(Medium::Ethernet, 1500);
         capabilities.fragments = 2;
-        let mut ip = Interface::new(config(capabilities, MAC_A, A)).unwrap();
-        let outgoing = about(Outgoing::new(A, to, Protocol::TCP));
-        let sent = ip.output(0, &outgoing, segment(A, to, 1, &bytes(len)));
-        let stats = ip.stats();
-        assert_eq!(stats.dropped_out(), u64::from(sent.is_err()), "{stats:?}");
-        sent.map_err(|NotSent(reason)| reason)
+        let ip = || Interface::new(config(capabilities, MAC_A, A)).unwrap();
+        let [fresh, later] = [ip(), used(ip())].map(|mut ip| {
+            let outgoing = about(Outgoing::new(A, to, Protocol::TCP));
+            let sent = ip.output(0, &outgoing, segment(A, to, 1, &bytes(len)));
+            let stats = ip.stats();
+            assert_eq!(stats.dropped_out(), u64::from(sent.is_err()), "{stats:?}");
+            sent.map_err(|NotSent(reason)| reason)
+        });
+        assert_eq!(fresh, later, "whatever was sent before");
+        fresh
     };
     let as_it_is = |about| about;
     assert_eq!(one(B, 1460, &as_it_is), Ok(()));

@@ -39,6 +39,7 @@ pub struct Wheel {
     /// as seen from here.
     slot: u64,
     armed: u32,
+    work: u64,
 }
 
 impl Default for Wheel {
@@ -59,6 +60,7 @@ impl Wheel {
             filled: [0; LEVELS],
             slot: 0,
             armed: 0,
+            work: 0,
         }
     }
 
@@ -70,6 +72,12 @@ impl Wheel {
     /// Whether none has.
     pub fn is_empty(&self) -> bool {
         self.armed == 0
+    }
+
+    /// What was done so far: how often a key was put into a slot, or a slot looked at for what is due. What shows that it grows with what happens,
+    /// and not with the keys.
+    pub fn work(&self) -> u64 {
+        self.work
     }
 
     /// The time of a key, if it has one.
@@ -124,6 +132,7 @@ impl Wheel {
     pub fn pop(&mut self, now: u64) -> Option<u32> {
         let now = now / Wheel::SLOT;
         while let Some((level, index)) = self.first() {
+            self.work += 1;
             let begin = self.begin(level, index);
             if begin > now {
                 break;
@@ -188,6 +197,7 @@ impl Wheel {
     }
 
     fn link(&mut self, key: u32) {
+        self.work += 1;
         let (level, index) = self.place(self.nodes[key as usize].at);
         let (word, bit) = (&mut self.filled[level], 1 << index);
         let (prev, next) = if *word & bit == 0 {

@@ -259,3 +259,41 @@ fn ports_are_chosen_by_the_seed_and_by_whom_they_go_to() {
     let mut ports = Ports::new(&SEED, Ports::RANGE);
     assert!((0..20).all(|_| ports.bind(ANY, 0, false).unwrap().local().port % 2 == 1));
 }
+
+/// Ends of connection `number` of many, from one server's port.
+fn ends(number: u32) -> Ends {
+    let remote = Ipv4Addr::from_bits(0x0a01_0000 + number / 40_000);
+    Ends::new(at(HERE, 443), at(remote.into(), 20_000 + (number % 40_000) as u16))
+}
+
+/// O(1): as many connections are looked at for a segment among 100,000 as among 100.
+#[test]
+fn a_segment_finds_its_connection_by_one_look_however_many_there_are() {
+    for count in [100u32, 10_000, 100_000] {
+        let (mut demux, mut ids) = (Demux::new(&SEED), Slab::new(count as usize));
+        let all: Vec<Id> = (0..count).map(|_| ids.insert_with(|_| ()).unwrap()).collect();
+        let has = |id: Id, ends: &Ends| self::ends(id.index()) == *ends;
+        for id in &all {
+            assert!(demux.connect(&ends(id.index()), *id, has));
+        }
+        let mut most = 0;
+        let mut total = 0u64;
+        for id in &all {
+            let (found, looked) = demux.connection_counted(&ends(id.index()), has);
+            assert_eq!(found, Some(*id));
+            (most, total) = (most.max(looked), total + u64::from(looked));
+        }
+        // (Seven bits of the hash are compared first: now and then they are those of another one.)
+        assert!(total <= u64::from(count) * 11 / 10, "{count}: {total} looks");
+        assert!(most <= 4, "{count}: {most} looks for one");
+        // For one that nobody has there is hardly ever anything to be looked at.
+        let strays: u32 = (0..1_000)
+            .map(|more| demux.connection_counted(&ends(count + more), has))
+            .map(|(found, looked)| {
+                assert_eq!(found, None);
+                looked
+            })
+            .sum();
+        assert!(strays <= 200, "{count}: {strays} looks for 1,000 strays");
+    }
+}

@@ -138,3 +138,43 @@ fn the_next_one_is_told_to_the_slot_once_it_is_near() {
     assert_eq!(at, due);
     assert!(asked <= 3, "asked {asked} times");
 }
+
+/// O(1): what a timer costs, set, moved by each ACK and gone off, is the same among 100,000 as among 100.
+#[test]
+fn a_timer_costs_as_much_however_many_there_are() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut costs = Vec::new();
+    for count in [100u32, 10_000, 100_000] {
+        let mut wheel = Wheel::new();
+        // Timeouts of 200 ms to 1.2 s, keep-alives of two hours for every tenth.
+        let at = |key: u32| match key % 10 {
+            0 => 7_200 * SECOND + u64::from(key) * 1_000,
+            _ => SECOND / 5 + u64::from(key).wrapping_mul(0x9E37_79B9) % SECOND,
+        };
+        for key in 0..count {
+            wheel.set(key, at(key));
+        }
+        assert_eq!(wheel.work(), u64::from(count), "to set one is one step");
+        // Each moves back by a little, as with an ACK: 20 ms, in steps of a tenth of a slot.
+        let before = wheel.work();
+        for key in 0..count {
+            for ack in 1..=100 {
+                wheel.set(key, at(key) + ack * SLOT / 10);
+            }
+        }
+        let moved = wheel.work() - before;
+        assert!(moved <= 12 * u64::from(count), "{count}: {moved} moves for 100 ACKs each");
+        // Time goes on: each goes off, having moved down a level at a time.
+        let (before, mut gone) = (wheel.work(), 0u64);
+        while let Some(next) = wheel.next() {
+            while wheel.pop(next).is_some() {
+                gone += 1;
+            }
+        }
+        assert_eq!(gone, u64::from(count));
+        let each = (wheel.work() - before) as f64 / f64::from(count);
+        assert!(each <= 8.0, "{count}: {each} steps to go off");
+        costs.push(each);
+    }
+    assert!(costs[2] <= costs[0] * 1.1, "more for each where there are more: {costs:?}");
+}

@@ -3,6 +3,7 @@
 use super::slab::Id;
 use crate::key::{self, Key, Seed, Table};
 use hashbrown::hash_table::{Entry, HashTable};
+use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -144,8 +145,23 @@ impl Demux {
     /// The connection of these ends; `has` says of one whether it has them.
     #[inline]
     pub fn connection(&self, ends: &Ends, has: impl Fn(Id, &Ends) -> bool) -> Option<Id> {
+        self.find(ends, has, || ())
+    }
+
+    /// The same, and how many connections were looked at for it: what shows that it does not grow with them.
+    pub fn connection_counted(&self, ends: &Ends, has: impl Fn(Id, &Ends) -> bool) -> (Option<Id>, u32) {
+        let looked = Cell::new(0);
+        let found = self.find(ends, has, || looked.set(looked.get() + 1));
+        (found, looked.get())
+    }
+
+    #[inline]
+    fn find(&self, ends: &Ends, has: impl Fn(Id, &Ends) -> bool, look: impl Fn()) -> Option<Id> {
         let hash = self.hash(ends);
-        let found = |name: &Name| name.hash == hash && has(name.id, ends);
+        let found = |name: &Name| {
+            look();
+            name.hash == hash && has(name.id, ends)
+        };
         self.connections.find(spread(hash), found).map(|name| name.id)
     }
 

@@ -94,8 +94,11 @@ impl Lessons {
         }
         let path = path()?;
         let mut profile = Profile::current();
-        for ((_, size, _), known) in &measured {
-            profile.learn(known.reader, *size, known.learned.store);
+        // (They stand by their reader. Each size that was measured keeps what was found for it.)
+        for of_one in measured.chunk_by(|((one, ..), _), ((other, ..), _)| one == other) {
+            let found: Vec<_> =
+                of_one.iter().map(|((_, size, _), known)| (*size, known.learned.store)).collect();
+            profile.learn_all(of_one[0].1.reader, &found);
         }
         profile.save(&path)?;
         let what = if measured.len() == 1 { "one thing" } else { "things" };
@@ -155,6 +158,27 @@ mod tests {
         saved(&lessons);
         assert_eq!(Profile::load(&path).unwrap().crossovers, begins_with(Store::Cached));
         assert_ne!(begins_with(Store::Cached), begins_with(Store::NonTemporal));
+    }
+
+    #[test]
+    fn a_lesson_of_one_size_undoes_none_of_another() {
+        let lessons = Lessons::default();
+        let learned = |store| Learned { store, reason: Reason::Faster, percent: Some(150) };
+        let (small, large) = (16 << 20, 128 << 20);
+        lessons.add((Reader::OtherCore, small, learned(Store::NonTemporal)));
+        lessons.add((Reader::OtherCore, large, learned(Store::Cached)));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tune.toml");
+        lessons.save_in(|| Ok(path.clone())).unwrap();
+        let name = reader_name(Reader::OtherCore);
+        let saved = Profile::load(&path).unwrap().crossovers;
+        let rows = saved.iter().filter(|row| row.reader == name);
+        let streams = |footprint: u64| {
+            let row = rows.clone().filter(|row| row.footprint <= footprint).max_by_key(|row| row.footprint);
+            row.is_some_and(|row| row.min_len.is_some())
+        };
+        assert!(streams(small as u64), "{saved:?}");
+        assert!(!streams(large as u64), "{saved:?}");
     }
 
     #[test]

@@ -18,13 +18,19 @@ use crate::policy::{Reader, Store};
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
 
 /// How many first comparisons have to decide alike before the last of them does.
 const DOUBTS: u32 = 2;
 
-/// What threads have measured, by reader and class. Whoever copies only tries it: a fork may have left it locked.
-static MEASURED: Mutex<BTreeMap<(usize, usize), Learned>> = Mutex::new(BTreeMap::new());
+type Measured = BTreeMap<(usize, usize), Learned>;
+
+/// What threads have measured, by reader and class. Everybody only tries it: a fork may have left it locked.
+static MEASURED: Mutex<Measured> = Mutex::new(BTreeMap::new());
+
+/// How many milliseconds who lists it tries: many times what an insertion takes on a busy machine.
+const PATIENCE: u32 = 1_000;
 
 thread_local! {
     /// By reader and class.
@@ -151,12 +157,26 @@ fn note(key: (usize, usize), learned: Learned) {
 
 /// Returns what threads of this process have found out about the stores of copies that go into no ring with a [`Learner`] of its own: for which
 /// reader, and for footprints of how many bytes and more, up to twice as many. What was not compared yet is not listed.
+///
+/// In a child of fork(2), a thread of whose parent was about to note something at that moment, nothing is listed.
 pub fn learned() -> Vec<(Reader, usize, Learned)> {
-    let measured = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(measured) = measured() else { return Vec::new() };
     let listed = |(&(reader, class), &learned): (&(usize, usize), &Learned)| {
         Some((*READERS.get(reader)?, class_bytes(class), learned))
     };
     measured.iter().filter_map(listed).collect()
+}
+
+/// Who has it locked has it for an insertion, unless a fork has left that thread behind.
+fn measured() -> Option<MutexGuard<'static, Measured>> {
+    for _ in 0..PATIENCE {
+        match MEASURED.try_lock() {
+            Ok(measured) => return Some(measured),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -286,6 +306,25 @@ mod tests {
         assert_eq!(engine.stores(LEN, Hint { policy: Policy::Cached, ..hint }), Store::Cached);
         let peer = Hint { reader: Reader::OtherCore, ..hint };
         assert_eq!(engine.stores(LEN, peer), engine.plan(LEN, peer), "another thread's peer");
+    }
+
+    #[test]
+    fn a_child_lists_nothing_where_a_fork_has_left_the_list_locked() {
+        onecopy_testing::alone!();
+        let held = std::sync::Barrier::new(2);
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _list = MEASURED.lock();
+                held.wait();
+                held.wait();
+            });
+            held.wait();
+            let child = onecopy_sys::fork::child(|| i32::try_from(learned().len()).unwrap_or(-1)).unwrap();
+            let ended = child.wait();
+            held.wait();
+            ended
+        });
+        assert_eq!(ended, onecopy_sys::fork::Ended::Returned(0));
     }
 
     #[test]

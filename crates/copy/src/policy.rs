@@ -7,7 +7,8 @@ pub enum Policy {
     Cached,
     /// Non-temporal stores: the destination goes to memory and evicts nothing.
     NonTemporal,
-    /// The engine decides from length, footprint and reader.
+    /// The engine decides from length, footprint and reader. Where the footprint is larger than the second level of caches, a thread's first copies allocate (they
+    /// compare both stores): a signal handler, which may not allocate, says [`Policy::Cached`] or [`Policy::NonTemporal`].
     #[default]
     Auto,
 }

@@ -8,6 +8,7 @@ use crate::plan::{self, NEVER, Thresholds};
 use crate::policy::{Reader, Store};
 #[cfg(feature = "profile")]
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 #[cfg(feature = "profile")]
 use std::fs;
 #[cfg(feature = "profile")]
@@ -284,16 +285,29 @@ impl Profile {
     /// `footprint` bytes that `reader` reads. What streams there streams in larger footprints, too; what does not, does not in smaller
     /// ones.
     pub fn learn(&mut self, reader: Reader, footprint: usize, store: Store) {
+        self.learn_all(reader, &[(footprint, store)]);
+    }
+
+    /// Notes what was found for several footprints. What was found for one says nothing of another one that was looked at itself, nor of those
+    /// beyond that. Of two of about the same size (a power of two) the last one counts.
+    pub fn learn_all(&mut self, reader: Reader, found: &[(usize, Store)]) {
         let mut thresholds = self.thresholds();
-        let class = plan::class(footprint);
         let shortest = u32::try_from(crate::LEARN_MIN).unwrap_or(NEVER);
-        match store {
-            Store::NonTemporal => {
-                for class in class..plan::CLASSES {
-                    thresholds.set(reader, class, thresholds.get(reader, class).min(shortest));
+        let by_class: BTreeMap<usize, Store> =
+            found.iter().map(|(footprint, store)| (plan::class(*footprint), *store)).collect();
+        for (class, store) in &by_class {
+            match store {
+                Store::NonTemporal => {
+                    let end = by_class.range(class + 1..).next().map_or(plan::CLASSES, |(next, _)| *next);
+                    for class in *class..end {
+                        thresholds.set(reader, class, thresholds.get(reader, class).min(shortest));
+                    }
+                }
+                Store::Cached => {
+                    let begin = by_class.range(..class).next_back().map_or(0, |(before, _)| before + 1);
+                    (begin..=*class).for_each(|class| thresholds.set(reader, class, NEVER));
                 }
             }
-            Store::Cached => (0..=class).for_each(|class| thresholds.set(reader, class, NEVER)),
         }
         self.set(reader, &thresholds);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -12,6 +12,7 @@ mod iperf;
 mod loss;
 mod nginx;
 mod plain;
+mod progress;
 mod stack;
 mod ways;
 mod world;

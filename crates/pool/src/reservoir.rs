@@ -50,7 +50,9 @@ impl Pages for PagePool {
 /// only once in a batch, and none that comes home: it does so through the ring, from wherever it is dropped.
 ///
 /// (A [`PagePool`] is its owner's alone. The threads of an application, who fill pages for a stack that runs elsewhere, have one of these
-/// beside the stack's.)
+/// beside the stack's: for chains that they fill at any time, and send by reference. A socket of `onecopy-net` draws without one: who sends
+/// or reserves has the lock of its shard for that in any case, takes all pages of the call under it at once, and gets those that were
+/// freed last, which are warm. A store of each thread's would save no lock there, and keep pages from the others.)
 #[derive(Clone)]
 pub struct CommonPool {
     pool: Arc<Mutex<PagePool>>,

@@ -23,8 +23,11 @@ const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 /// linux/netdev.h.
+const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_CMD_QUEUE_GET: u8 = 10;
 const NETDEV_CMD_BIND_RX: u8 = 13;
+const NETDEV_A_DEV_IFINDEX: u16 = 1;
+const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
 const NETDEV_A_DMABUF_IFINDEX: u16 = 1;
 const NETDEV_A_DMABUF_QUEUES: u16 = 2;
 const NETDEV_A_DMABUF_FD: u16 = 3;
@@ -140,6 +143,20 @@ impl Netdev {
         Ok(RxQueue { dmabuf: has(NETDEV_A_QUEUE_DMABUF), io_uring: has(NETDEV_A_QUEUE_IO_URING) })
     }
 
+    /// How many parts a packet of AF_XDP may have that the driver of the device with that index sends without a copy (NETDEV_CMD_DEV_GET, Linux 6.6); None where it does not
+    /// say.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says: ENODEV for no device.
+    pub fn most_segments(&self, index: u32) -> Result<Option<u32>, Refusal> {
+        let answer = self.ask(dev_get(self.family, index))?;
+        if attribute(&answer, NETDEV_A_DEV_IFINDEX).and_then(word) != Some(index) {
+            return Err(Errno::PROTO.into());
+        }
+        Ok(attribute(&answer, NETDEV_A_DEV_XDP_ZC_MAX_SEGS).and_then(word))
+    }
+
     /// Sends `message`, and returns the attributes of the answer.
     fn ask(&self, mut message: Vec<u8>) -> Result<Vec<u8>, Refusal> {
         let len = message.len() as u32;
@@ -179,6 +196,12 @@ fn bind_rx(family: u16, index: u32, fd: i32, queues: &[Queue]) -> Vec<u8> {
         put(&mut nested, NETDEV_A_QUEUE_TYPE, &kind.to_ne_bytes());
         put(&mut message, NETDEV_A_DMABUF_QUEUES | NESTED, &nested);
     }
+    message
+}
+
+fn dev_get(family: u16, index: u32) -> Vec<u8> {
+    let mut message = request(family, NETDEV_CMD_DEV_GET);
+    put(&mut message, NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes());
     message
 }
 

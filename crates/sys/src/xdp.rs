@@ -174,6 +174,18 @@ pub fn statistics(fd: impl AsFd) -> io::Result<Statistics> {
     xdp_statistics(fd)
 }
 
+/// Has the socket's send buffer take `bytes` of packets that are on their way, whatever the system's limit is (SO_SNDBUFFORCE, CAP_NET_ADMIN).
+///
+/// # Errors
+///
+/// EPERM.
+pub fn set_send_buffer(fd: impl AsFd, bytes: usize) -> io::Result<()> {
+    // The kernel doubles it, and it is a signed number.
+    let bytes = bytes.min(1 << 29) as i32;
+    crate::sockopt::set_int(fd.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
 /// Has the kernel send what is in the TX ring.
 ///
 /// # Errors

@@ -62,6 +62,7 @@ use crate::link::Link;
 use crate::packet::Packet;
 use onecopy_sys::xdp;
 use receive::Receiver;
+use rustix::io::Errno;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use transmit::Transmitter;
@@ -149,7 +150,20 @@ pub struct Xdp {
     umem: Umem,
     about: About,
     stats: Stats,
+    /// When to look again, though the descriptor tells of nothing.
+    again: Option<u64>,
+    /// The interface is gone: the socket is bound to nothing (ENXIO).
+    gone: bool,
 }
+
+/// Nanoseconds until the kernel is asked once more to send what it did not take: nobody tells when it would (its send buffer is free again, the device's queue runs).
+const RETRY: u64 = 1_000_000;
+
+/// Likewise, where the interface is down.
+const RETRY_DOWN: u64 = 100_000_000;
+
+/// Likewise until frames that are under way are looked for: a card has sent a ring of them in about as long.
+const LOOK: u64 = 100_000;
 
 /// What it became.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -239,31 +253,53 @@ impl Xdp {
 
     /// Gives the kernel frames to receive into, if it lacks some.
     #[inline]
-    fn fill(&mut self) {
-        if self.receiver.fill(&mut self.umem, &mut self.stats)
+    fn fill(&mut self, idle: bool) {
+        let given = self.receiver.fill(&mut self.umem, &mut self.stats);
+        // A driver may have gone to sleep after the last frames were given.
+        if (given || idle && self.receiver.has_untaken())
             && self.about.zero_copy
             && self.receiver.needs_wakeup()
         {
             self.stats.wakes += 1;
-            // What fails is that the interface is down, or the driver busy: it looks by itself then.
-            let _ = xdp::wake(&self.fd);
+            // What fails else is that the interface is down, or the driver busy: it looks by itself then.
+            self.gone |= xdp::wake(&self.fd) == Err(Errno::NXIO);
         }
     }
 
-    fn hand_over(&mut self) {
+    fn hand_over(&mut self, now: u64) {
         let Xdp { transmitter, stats, fd, .. } = self;
-        transmitter.hand_over(stats, || xdp::send(&*fd));
+        let done = transmitter.hand_over(stats, || xdp::send(&*fd));
+        self.gone |= done == Err(Errno::NXIO);
+        let again = match done {
+            _ if self.gone => None,
+            Err(Errno::NETDOWN) => Some(RETRY_DOWN),
+            _ if self.transmitter.lacks_frames(&self.umem) => Some(LOOK),
+            _ if self.transmitter.is_waiting() => Some(RETRY),
+            _ => None,
+        };
+        self.again = again.map(|after| now.saturating_add(after));
+    }
+
+    /// Whether the interface is gone, as it was found when the kernel was last asked to send or receive.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Whether there is no room, and the descriptor is writable all the same: there is some at [`Link::deadline`].
+    pub fn lacks_frames(&self) -> bool {
+        self.transmitter.lacks_frames(&self.umem)
     }
 }
 
-/// To poll(2): it is readable while there is something to receive. Where there is no [`Link::room`], there is some soon after it is writable.
+/// To poll(2): it is readable while there is something to receive. Where there is no [`Link::room`], there is some soon after it is writable; but not where
+/// [`Xdp::lacks_frames`].
 impl AsFd for Xdp {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-/// No time matters to it: [`Link::deadline`] is None, and the descriptor tells.
+/// [`Link::deadline`] is when to look again while the kernel has not taken all that was transmitted, or frames are under way: the descriptor does not tell of that.
 impl Link for Xdp {
     fn capabilities(&self) -> Capabilities {
         self.transmitter.capabilities()
@@ -276,7 +312,7 @@ impl Link for Xdp {
 
     fn transmit(&mut self, now: u64, packet: Packet) {
         self.transmit_more(now, packet);
-        self.hand_over();
+        self.hand_over(now);
     }
 
     #[inline]
@@ -285,28 +321,28 @@ impl Link for Xdp {
     }
 
     #[inline]
-    fn flush(&mut self, _: u64) {
+    fn flush(&mut self, now: u64) {
         if self.transmitter.is_waiting() {
-            self.hand_over();
+            self.hand_over(now);
         }
     }
 
     #[inline]
-    fn receive(&mut self, _: u64) -> Option<Packet> {
+    fn receive(&mut self, now: u64) -> Option<Packet> {
         let packet = self.receiver.receive(&mut self.umem, &mut self.stats);
-        self.fill();
-        if packet.is_none() {
+        self.fill(packet.is_none());
+        if packet.is_none() || self.again.is_some_and(|at| at <= now) {
             // What the kernel did not take before, and the payload that it is through with.
             self.transmitter.take_back(&mut self.umem, &mut self.stats);
-            if self.transmitter.is_waiting() {
-                self.hand_over();
+            if self.again.is_some() || self.transmitter.is_waiting() {
+                self.hand_over(now);
             }
         }
         packet
     }
 
     fn deadline(&self) -> Option<u64> {
-        None
+        self.again
     }
 }
 

@@ -9,6 +9,7 @@ use super::{About, Hook, Stats, Xdp, XdpConfig};
 use crate::capabilities::{Capabilities, Medium};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
+use onecopy_sys::netdev::Netdev;
 use onecopy_sys::xdp::{Bind, FRAME, HEADROOM, MOST_ENTRIES, Rings};
 use onecopy_sys::{bpf, interface, tun, xdp};
 use rustix::fd::OwnedFd;
@@ -28,7 +29,34 @@ const MOST_OF_SEVERAL: u32 = (MOST_ENTRIES * (FRAME - HEADROOM)) as u32 - BESIDE
 /// Pages that what was received is copied to where frames are short: 64 MiB, taken as needed.
 const PAGES: u32 = 1 << 14;
 
+/// Bytes that a packet takes of the send buffer: a frame, and what the kernel has beside it.
+const SEND_BUFFER: usize = 2 * FRAME;
+
 pub(super) fn open(config: XdpConfig) -> Result<Xdp, What> {
+    if config.generic && config.zero_copy == Some(true) {
+        return Err(What::Config(
+            "behind the driver the kernel copies: do not ask for both generic and zero_copy",
+        ));
+    }
+    // A socket without a copy has a driver's queue, and to that leads no program but the driver's.
+    let copying = XdpConfig { zero_copy: Some(false), generic: true, ..config.clone() };
+    if config.generic {
+        return open_as(copying);
+    }
+    let must = config.zero_copy == Some(true);
+    match open_as(config)? {
+        xdp if xdp.about.hook == Hook::Driver || !xdp.about.zero_copy => Ok(xdp),
+        _ if must => Err(What::Config(
+            "its driver takes no program, and behind it the kernel copies: do not ask for zero_copy",
+        )),
+        xdp => {
+            drop(xdp);
+            open_as(copying)
+        }
+    }
+}
+
+fn open_as(config: XdpConfig) -> Result<Xdp, What> {
     let XdpConfig { name, queue, frames, zero_copy, generic, by_reference, unfinished } = config;
     if !frames.is_power_of_two() || !(256..=1 << 20).contains(&frames) {
         return Err(What::Config("frames are a power of two, 256 to 1,048,576"));
@@ -57,11 +85,24 @@ pub(super) fn open(config: XdpConfig) -> Result<Xdp, What> {
     let (base, len) = (umem.region().base(), umem.region().len());
     xdp::register(&fd, base, len).map_err(|errno| What::Memory(len, errno))?;
     let rings = Rings::new(&fd, rx, tx).map_err(What::Rings)?;
+    // (Where it is refused, what does not fit waits, and is tried again.)
+    let _ = xdp::set_send_buffer(&fd, tx as usize * SEND_BUFFER);
     let several = bind(&fd, index, queue, zero_copy)?;
-    if !several && mtu > MOST {
-        return Err(What::Mtu { mtu, most: MOST });
-    }
     let zero_copy = xdp::is_zero_copy(&fd).map_err(What::Socket)?;
+    let entries = match (several, zero_copy) {
+        (false, _) => 1,
+        (true, false) => MOST_ENTRIES,
+        // Of a packet in more parts the driver takes the rest for the next one. Where it does not say how many it takes, that is one.
+        (true, true) => Netdev::open()
+            .and_then(|netdev| netdev.most_segments(index))
+            .ok()
+            .flatten()
+            .map_or(1, |most| (most as usize).clamp(1, MOST_ENTRIES)),
+    };
+    let most = if several { entries as u32 * (MOST + BESIDE) - BESIDE } else { MOST };
+    if mtu > most {
+        return Err(What::Mtu { mtu, most });
+    }
     let map = bpf::socket_map(queue + 1).map_err(|errno| What::Program("a map of sockets", errno))?;
     let program = bpf::redirect_program(&map, several);
     let program = program.map_err(|errno| What::Program("the program", errno))?;
@@ -70,15 +111,15 @@ pub(super) fn open(config: XdpConfig) -> Result<Xdp, What> {
     let unfinished =
         unfinished.unwrap_or_else(|| interface::driver(&name).is_ok_and(|driver| driver == "veth"));
     let capabilities = Capabilities::none(Medium::Ethernet, mtu);
-    let by_reference = several && by_reference.unwrap_or(zero_copy);
+    let lent = if by_reference.unwrap_or(zero_copy) { entries } else { 0 };
     let Rings { fill, rx: received, tx, completion } = rings;
     let mut xdp = Xdp {
-        receiver: Receiver::new(Filled::new(fill), Emptied::new(received), rx, pages, unfinished),
+        receiver: Receiver::new(Filled::new(fill), Emptied::new(received), rx, pages, unfinished, mtu),
         transmitter: Transmitter::new(
             Filled::new(tx),
             Emptied::new(completion),
             capabilities,
-            by_reference,
+            lent,
             zero_copy,
         ),
         about: About { name, queue, hook, zero_copy, several, unfinished, hardware_address },
@@ -86,8 +127,10 @@ pub(super) fn open(config: XdpConfig) -> Result<Xdp, What> {
         fd,
         umem,
         stats: Stats::default(),
+        again: None,
+        gone: false,
     };
-    xdp.fill();
+    xdp.fill(false);
     Ok(xdp)
 }
 
@@ -108,12 +151,13 @@ fn bind(fd: &OwnedFd, index: u32, queue: u32, wanted: Option<bool>) -> Result<bo
         }
         match bound {
             Ok(()) => return Ok(several),
-            // The driver, or the kernel, cannot do it so.
-            Err(errno @ (Errno::OPNOTSUPP | Errno::INVAL)) => last = errno,
-            Err(errno) => {
+            // No other way is better.
+            Err(errno @ (Errno::BUSY | Errno::NODEV | Errno::NETDOWN | Errno::PERM | Errno::ACCESS)) => {
                 last = errno;
                 break;
             }
+            // The driver, or the kernel, cannot do it so. (Drivers say that in many ways.)
+            Err(errno) => last = errno,
         }
     }
     Err(What::Bind { queue, zero_copy: wanted == Some(true), errno: last })

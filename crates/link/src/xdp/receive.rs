@@ -6,7 +6,7 @@
 
 use super::ring::{Emptied, Filled};
 use super::stats::Stats;
-use super::sums::unfinished;
+use super::sums::{is_udp, unfinished};
 use super::umem::{Foreign, Umem};
 use crate::capabilities::Medium;
 use crate::packet::{Head, Packet};
@@ -36,6 +36,8 @@ pub(super) struct Receiver {
     given_back: bool,
     /// Senders on this host leave checksums unfinished.
     unfinished: bool,
+    /// The longest packet, without Ethernet's header.
+    mtu: usize,
 }
 
 /// Why there is no packet.
@@ -45,6 +47,8 @@ enum Dropped {
     Nothing,
     Foreign,
     NoFrame,
+    /// Datagrams that were to be cut apart.
+    Train,
 }
 
 impl From<Foreign> for Dropped {
@@ -54,13 +58,26 @@ impl From<Foreign> for Dropped {
 }
 
 impl Receiver {
-    pub fn new(fill: Filled, rx: Emptied, wanted: u32, pages: PagePool, unfinished: bool) -> Receiver {
-        Receiver { fill, rx, wanted, short: false, pages, given_back: false, unfinished }
+    pub fn new(
+        fill: Filled,
+        rx: Emptied,
+        wanted: u32,
+        pages: PagePool,
+        unfinished: bool,
+        mtu: u32,
+    ) -> Receiver {
+        let mtu = mtu as usize;
+        Receiver { fill, rx, wanted, short: false, pages, given_back: false, unfinished, mtu }
     }
 
     /// Whether a driver sleeps until it is told of frames.
     pub fn needs_wakeup(&self) -> bool {
         self.fill.needs_wakeup()
+    }
+
+    /// Whether the kernel has frames that it has not looked at.
+    pub fn has_untaken(&self) -> bool {
+        self.fill.left().is_ok_and(|left| left > 0)
     }
 
     /// Gives the kernel frames to receive into, if enough are missing. Returns whether it has new ones.
@@ -101,6 +118,7 @@ impl Receiver {
                 Err(Dropped::Nothing) => return None,
                 Err(Dropped::Foreign) => stats.foreign += 1,
                 Err(Dropped::NoFrame) => stats.no_frame += 1,
+                Err(Dropped::Train) => stats.trains += 1,
             }
         }
         None
@@ -150,6 +168,12 @@ impl Receiver {
         let bytes = page.bytes().and_then(|bytes| bytes.get(offset..offset + len)).ok_or(Dropped::Foreign)?;
         let front = &bytes[..len.min(Head::MAX)];
         let layers = layers(front, Medium::Ethernet);
+        // A veth hands over what its other end left to be cut apart (UDP_SEGMENT). Of TCP that is a longer segment; of UDP it would be one datagram of many.
+        let whole = len + others.iter().map(|(.., len)| len).sum::<usize>();
+        if whole.saturating_sub(layers.network) > self.mtu && is_udp(front, layers) {
+            self.give_back([page].into_iter().chain(others.into_iter().map(|(page, ..)| page)), umem);
+            return Err(Dropped::Train);
+        }
         let mut packet = Packet::new(&front[..layers.end], Chain::new()).map_err(|_| Dropped::Foreign)?;
         let several = !others.is_empty();
         if len > layers.end || several {

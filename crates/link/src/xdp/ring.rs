@@ -70,6 +70,11 @@ impl Filled {
         Filled { half: Half::new(ring), told: 0 }
     }
 
+    /// How many entries it has place for.
+    pub fn len(&self) -> u32 {
+        self.half.len
+    }
+
     /// How many entries the kernel has not taken out yet.
     pub fn left(&self) -> Result<u32, Astray> {
         let half = &self.half;

@@ -41,6 +41,9 @@ counters! {
         copied_out_bytes,
         /// Received, and dropped: there was no such page either, and the last frames are for acknowledgements.
         no_frame,
+        /// Received, and dropped: UDP of more bytes than the MTU, which are datagrams that a sender on this host left to the device to cut apart (UDP_SEGMENT), of a length that
+        /// nobody tells. Have it do that itself: `ethtool -K PEER tx-udp-segmentation off`, on the veth's other end.
+        trains,
         /// Received, and dropped: the kernel named a frame that it was not given, or bytes outside of it.
         foreign,
         /// Times that a ring's words said what cannot be.

@@ -8,6 +8,16 @@ use onecopy_chain::{Checksum, Sum};
 const TCP: (u8, usize) = (6, 16);
 const UDP: (u8, usize) = (17, 6);
 
+/// Whether a packet that begins with `head` is UDP's.
+pub(super) fn is_udp(head: &[u8], layers: Layers) -> bool {
+    let at = |at: usize| head.get(layers.network + at).copied();
+    match at(0).map(|byte| byte >> 4) {
+        Some(4) => at(9) == Some(UDP.0),
+        Some(6) => at(6) == Some(UDP.0),
+        _ => false,
+    }
+}
+
 /// What is to be said of the checksum of `packet`, whose headers `layers` are: [`Checksum::Partial`], if in the transport's field is the sum of its pseudo-header and
 /// nothing else, as it is where a checksum was left to the device (CHECKSUM_PARTIAL; tcp_v4_send_check(), udp4_hwcsum()).
 ///

@@ -38,10 +38,10 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        Bench::with(1500, false)
+        Bench::with(1500, 0)
     }
 
-    fn with(mtu: u32, by_reference: bool) -> Bench {
+    fn with(mtu: u32, lent: usize) -> Bench {
         let (fill, fill_other) = Other::ring(RX);
         let (rx, rx_other) = Other::ring(RX);
         let (tx, tx_other) = Other::ring(TX);
@@ -51,8 +51,8 @@ impl Bench {
         let pages = PagePool::new(PoolConfig::new().limit(OTHERS), Heap::new()).unwrap();
         let mut bench = Bench {
             umem: Umem::new(FRAMES, TX).unwrap(),
-            receiver: Receiver::new(Filled::new(fill), Emptied::new(rx), RX, pages, true),
-            transmitter: Transmitter::new(tx, completion, capabilities, by_reference, by_reference),
+            receiver: Receiver::new(Filled::new(fill), Emptied::new(rx), RX, pages, true, mtu),
+            transmitter: Transmitter::new(tx, completion, capabilities, lent, lent > 0),
             stats: Stats::default(),
             fill: fill_other,
             rx: rx_other,
@@ -102,7 +102,7 @@ impl Bench {
     fn send(&mut self) -> Vec<Entry> {
         let Bench { transmitter, stats, tx, .. } = self;
         let mut sent = Vec::new();
-        transmitter.hand_over(stats, || {
+        let _ = transmitter.hand_over(stats, || {
             let (from, to) = (tx.consumer(), tx.producer());
             let count = to.wrapping_sub(from);
             assert!(count <= TX);
@@ -308,7 +308,7 @@ fn where_nobody_gives_back_it_is_copied_and_the_last_frames_are_for_acknowledgem
 
 #[test]
 fn what_is_sent_is_copied_and_said_to_be() {
-    let (mut bench, pool) = (Bench::with(9000, false), pool());
+    let (mut bench, pool) = (Bench::with(9000, 0), pool());
     let mut lender = Lender::new(Config::default()).unwrap();
     let mut segment = Segment::default();
     let mut page = pool.alloc().unwrap();
@@ -369,29 +369,31 @@ fn the_kernel_is_asked_until_all_is_sent_or_no_more_is() {
     let Bench { transmitter, stats, tx, .. } = &mut bench;
     // Four a call, and the rest another time.
     let mut calls = 0;
-    transmitter.hand_over(stats, || {
+    let waits = transmitter.hand_over(stats, || {
         calls += 1;
         tx.set_consumer(if calls == 1 { 4 } else { 8 });
         Err(Errno::AGAIN)
     });
+    assert_eq!(waits, Ok(()));
     assert_eq!((calls, stats.sends, stats.waited), (3, 3, 1));
     assert!(transmitter.is_waiting());
-    transmitter.hand_over(stats, || Err(Errno::NETDOWN));
+    assert_eq!(transmitter.hand_over(stats, || Err(Errno::NETDOWN)), Err(Errno::NETDOWN));
     assert_eq!((stats.down, stats.sends), (1, 4));
-    transmitter.hand_over(stats, || Err(Errno::NXIO));
+    assert_eq!(transmitter.hand_over(stats, || Err(Errno::NXIO)), Err(Errno::NXIO));
     assert_eq!((stats.failed, transmitter.is_waiting()), (1, true));
-    transmitter.hand_over(stats, || {
+    let sent = transmitter.hand_over(stats, || {
         tx.set_consumer(10);
         Ok(())
     });
+    assert_eq!(sent, Ok(()));
     assert!(!transmitter.is_waiting());
-    transmitter.hand_over(stats, || unreachable!("there is nothing to send"));
+    assert_eq!(transmitter.hand_over(stats, || unreachable!("there is nothing to send")), Ok(()));
 }
 
 /// Payload that lies in frames is sent from there, and its send completes when the kernel has given all back.
 #[test]
 fn what_lies_in_frames_is_sent_from_there() {
-    let mut bench = Bench::with(9000, true);
+    let mut bench = Bench::with(9000, 17);
     bench.tx.set_flags(onecopy_sys::xdp::NEED_WAKEUP);
     let mut lender = Lender::new(Config::default()).unwrap();
     let mut segment = Segment::default();
@@ -438,6 +440,95 @@ fn what_lies_in_frames_is_sent_from_there() {
     assert_eq!(bench.stats.by_reference, 2);
 }
 
+/// With more entries than the driver takes, what follows would be a packet of its own.
+#[test]
+fn a_packet_of_more_parts_than_the_driver_takes_is_copied() {
+    let mut bench = Bench::with(9000, 3);
+    bench.tx.set_flags(onecopy_sys::xdp::NEED_WAKEUP);
+    for (parts, by_reference, lens) in
+        [(2, 1, vec![(34, CONTINUES), (600, CONTINUES), (600, 0)]), (3, 1, vec![(1834, 0)])]
+    {
+        let mut chain = Chain::new();
+        for _ in 0..parts {
+            chain.append(Fragment::new(bench.umem.pool().alloc().unwrap(), 0, 600).unwrap()).unwrap();
+        }
+        bench.put(packet(chain));
+        let entries = bench.send();
+        let places: Vec<u64> = entries.iter().map(|entry| entry.place).collect();
+        let got: Vec<(u32, u32)> = entries.iter().map(|entry| (entry.len, entry.options)).collect();
+        assert_eq!(got, lens);
+        bench.complete(&places);
+        bench.take_back();
+        assert_eq!((bench.stats.by_reference, bench.stats.foreign), (by_reference, 0));
+    }
+}
+
+/// What was lent comes back by the same ring, and is no frame to copy into.
+#[test]
+fn payload_that_comes_back_makes_no_room() {
+    let mut bench = Bench::with(1500, 2);
+    bench.tx.set_flags(onecopy_sys::xdp::NEED_WAKEUP);
+    let (mut heads, mut payloads) = (Vec::new(), Vec::new());
+    for _ in 0..TX {
+        assert!(bench.transmitter.room(&bench.umem) > 0 && !bench.transmitter.lacks_frames(&bench.umem));
+        let page = bench.umem.pool().alloc().unwrap();
+        let mut chain = Chain::new();
+        chain.append(Fragment::new(page, 0, 600).unwrap()).unwrap();
+        bench.put(packet(chain));
+        let entries = bench.send();
+        assert_eq!(entries.len(), 2);
+        heads.push(entries[0].place);
+        payloads.push(entries[1].place);
+    }
+    // All entries are free, and no frame: of that the descriptor does not tell.
+    assert_eq!(bench.umem.spare(), 0);
+    assert!(bench.transmitter.room(&bench.umem) == 0 && bench.transmitter.lacks_frames(&bench.umem));
+    bench.complete(&payloads[..8]);
+    assert!(bench.transmitter.room(&bench.umem) == 0 && bench.transmitter.lacks_frames(&bench.umem));
+    bench.complete(&heads[..3]);
+    assert_eq!(bench.transmitter.room(&bench.umem), 3);
+    bench.put(packet(Chain::new()));
+    assert_eq!((bench.stats.full, bench.stats.not_taken, bench.umem.spare()), (0, 0, 2));
+    // Where it is the ring that is full, it does tell.
+    let mut bench = Bench::new();
+    (0..TX).for_each(|_| bench.put(packet(Chain::new())));
+    assert!(bench.transmitter.room(&bench.umem) == 0 && !bench.transmitter.lacks_frames(&bench.umem));
+}
+
+/// Datagrams that the sender left to the device to cut apart are not one.
+#[test]
+fn udp_that_is_longer_than_the_mtu_is_dropped_and_counted() {
+    let mut bench = Bench::new();
+    for (version, protocol_at) in [(0x45, 23), (0x60, 20)] {
+        for (protocol, len, comes) in [(17, 1500, true), (17, 1501, false), (6, 1501, true)] {
+            let before = bench.stats;
+            let filled = bench.umem.filled();
+            let entry = bench.frame(14 + len, 0);
+            let mut page = bench.umem.received(entry.place, entry.len).unwrap().0;
+            let bytes = &mut page.bytes_mut().unwrap()[HEADROOM..][..14 + len];
+            bytes.fill(0);
+            bytes[12..15].copy_from_slice(if version == 0x45 { &[8, 0, 0x45] } else { &[0x86, 0xdd, 0x60] });
+            bytes[protocol_at] = protocol;
+            bench.umem.refill(page);
+            bench.say(&[entry]);
+            let what = format!("version {version:#x}, protocol {protocol}, {len} bytes");
+            assert_eq!(bench.receive().is_some(), comes, "{what}");
+            assert_eq!(bench.stats.trains - before.trains, u64::from(!comes), "{what}");
+            assert!(comes || bench.umem.filled() == filled, "{what}");
+        }
+    }
+    // In several frames, too.
+    let entries = [bench.frame(1000, CONTINUES), bench.frame(600, 0)];
+    let mut page = bench.umem.received(entries[0].place, 1000).unwrap().0;
+    let bytes = &mut page.bytes_mut().unwrap()[HEADROOM..];
+    bytes[12..15].copy_from_slice(&[8, 0, 0x45]);
+    bytes[23] = 17;
+    bench.umem.refill(page);
+    bench.say(&entries);
+    assert!(bench.receive().is_none());
+    assert_eq!((bench.stats.trains, bench.stats.foreign), (3, 0));
+}
+
 proptest::proptest! {
     /// Whatever is written into the rings, at whatever time: no frame is in two hands, and the CPU looks at none that the kernel may write.
     #[test]
@@ -446,7 +537,7 @@ proptest::proptest! {
             (0..9_u8, proptest::num::u64::ANY, 0..300_u32, proptest::num::u32::ANY), 1..200,
         ),
     ) {
-        let (mut bench, pool) = (Bench::with(9000, true), pool());
+        let (mut bench, pool) = (Bench::with(9000, 17), pool());
         bench.tx.set_flags(onecopy_sys::xdp::NEED_WAKEUP);
         let mut kept: Vec<Packet> = Vec::new();
         for (step, wide, near, word) in steps {
@@ -470,7 +561,7 @@ proptest::proptest! {
                 }
                 _ => {
                     let Bench { transmitter, stats, .. } = &mut bench;
-                    transmitter.hand_over(stats, || Err(Errno::AGAIN));
+                    let _ = transmitter.hand_over(stats, || Err(Errno::AGAIN));
                     if near % 2 == 0 && !kept.is_empty() {
                         kept.swap_remove(near as usize % kept.len());
                     }

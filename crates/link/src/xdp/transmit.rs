@@ -8,7 +8,7 @@ use crate::packet::Packet;
 use onecopy_chain::Kind;
 use onecopy_chain::notify::Fate;
 use onecopy_copy::Hint;
-use onecopy_sys::xdp::{CONTINUES, FRAME, MOST_ENTRIES};
+use onecopy_sys::xdp::{CONTINUES, FRAME};
 use rustix::io::Errno;
 
 /// Payload of fewer bytes than this is copied: that costs less than another entry.
@@ -24,8 +24,11 @@ pub(super) struct Transmitter {
     capabilities: Capabilities,
     /// Frames that the longest packet takes.
     frames: usize,
-    /// Whether payload goes from where it lies, if that is in frames.
-    by_reference: bool,
+    /// Entries that a packet may have whose payload goes from where it lies, if that is in frames; none goes so where they are fewer than two. With more than the
+    /// driver takes, what follows would be a packet of its own, of bytes that are no header.
+    lent: usize,
+    /// Those of the packet that is being put: all of them are ready before the first is in the ring.
+    entries: Vec<Entry>,
     /// The kernel does not copy what it sends.
     zero_copy: bool,
 }
@@ -35,12 +38,12 @@ impl Transmitter {
         tx: Filled,
         completion: Emptied,
         capabilities: Capabilities,
-        by_reference: bool,
+        lent: usize,
         zero_copy: bool,
     ) -> Transmitter {
         let longest = capabilities.medium.header_len() + capabilities.mtu as usize;
         let frames = longest.div_ceil(FRAME);
-        Transmitter { tx, completion, capabilities, frames, by_reference, zero_copy }
+        Transmitter { tx, completion, capabilities, frames, lent, entries: Vec::new(), zero_copy }
     }
 
     pub fn capabilities(&self) -> Capabilities {
@@ -49,10 +52,29 @@ impl Transmitter {
 
     /// Packets that it takes now: for each there are frames, and as many entries as it may have.
     pub fn room(&self, umem: &Umem) -> usize {
-        let sent = self.completion.there().unwrap_or(0) as usize;
-        let entries = self.tx.room().unwrap_or(0) as usize;
-        let most = if self.by_reference { MOST_ENTRIES.max(self.frames) } else { self.frames };
-        ((umem.spare() + sent) / self.frames).min(entries / most)
+        let entries = self.tx.room().unwrap_or(0) as usize / self.most();
+        entries.min(self.spare(umem) / self.frames)
+    }
+
+    /// Entries that a packet may have.
+    fn most(&self) -> usize {
+        self.lent.max(self.frames)
+    }
+
+    /// Frames to copy into, with those that are on their way back.
+    fn spare(&self, umem: &Umem) -> usize {
+        let (spare, sent) = (umem.spare(), self.completion.there().unwrap_or(0));
+        match self.lent {
+            0 | 1 => spare + sent as usize,
+            // What was lent comes back that way, too, and is no frame of ours. Looked at where it matters.
+            _ if spare >= self.frames => spare,
+            _ => spare + (0..sent).filter(|ahead| umem.is_copied(self.completion.place(*ahead))).count(),
+        }
+    }
+
+    /// Whether there is room only when frames come back, of which the descriptor does not tell: it is writable while half of the ring is free (xsk_tx_writeable()).
+    pub fn lacks_frames(&self, umem: &Umem) -> bool {
+        self.room(umem) == 0 && self.tx.left().is_ok_and(|left| left <= self.tx.len() / 2)
     }
 
     /// Puts a packet into the ring, of which the kernel is told by [`Transmitter::hand_over`].
@@ -69,34 +91,40 @@ impl Transmitter {
         let (len, payload) = (packet.len(), packet.payload().payload());
         let count = payload.fragment_count();
         let by_reference =
-            self.by_reference && payload.len() >= LEAST && count < MOST_ENTRIES && umem.has_all(&packet);
+            payload.len() >= LEAST && count < self.lent && self.lent > 1 && umem.has_all(&packet);
         let done = match by_reference {
             true => self.put_lent(umem, packet),
             false => self.put_copy(umem, stats, packet),
         };
         match done {
             Some(()) => {
+                self.entries.drain(..).for_each(|entry| self.tx.put(entry));
                 stats.transmitted += 1;
                 stats.transmitted_bytes += len as u64;
             }
-            None => stats.not_taken += 1,
+            None => {
+                // None of it was put: its frames are ours again.
+                for entry in self.entries.drain(..) {
+                    let back = umem.sent(entry.place, Fate::Copied, stats);
+                    debug_assert!(back.is_ok(), "they were taken just now");
+                }
+                stats.not_taken += 1;
+            }
         }
     }
 
     /// Headers in a frame of their own, payload from where it lies.
     fn put_lent(&mut self, umem: &mut Umem, packet: Packet) -> Option<()> {
-        let head = packet.head().clone();
-        let (number, places) = umem.lend(packet);
-        let copied = umem.copy(Some(number), |bytes| {
-            bytes.get_mut(..head.len())?.copy_from_slice(&head);
+        let head = packet.head();
+        let first = umem.copy(|bytes| {
+            bytes.get_mut(..head.len())?.copy_from_slice(head);
             Some(head.len())
-        });
-        // (There is a frame: `room` was asked.)
-        let first = copied?;
+        })?;
+        let places = umem.lend(packet, first.0);
         let last = places.len();
         for (at, (place, len)) in [first].into_iter().chain(places).enumerate() {
             let options = if at < last { CONTINUES } else { 0 };
-            self.tx.put(Entry { place, len: len as u32, options });
+            self.entries.push(Entry { place, len: len as u32, options });
         }
         Some(())
     }
@@ -105,12 +133,11 @@ impl Transmitter {
     fn put_copy(&mut self, umem: &mut Umem, stats: &mut Stats, packet: Packet) -> Option<()> {
         let (len, head, payload) = (packet.len(), packet.head(), packet.payload().payload());
         let frames = len.div_ceil(FRAME);
-        // Looked at before anything is put: what begins in the ring ends there, too.
         let readable = matches!(payload.kind(), None | Some(Kind::Host | Kind::Peer));
         (readable && head.len() <= FRAME.min(len)).then_some(())?;
         for frame in 0..frames {
             let from = frame * FRAME;
-            let (place, len) = umem.copy(None, |bytes| {
+            let (place, len) = umem.copy(|bytes| {
                 let bytes = &mut bytes[..(len - from).min(FRAME)];
                 // (Headers are shorter than a frame.)
                 let rest = match frame {
@@ -129,7 +156,7 @@ impl Transmitter {
                 Some(bytes.len())
             })?;
             let options = if frame + 1 < frames { CONTINUES } else { 0 };
-            self.tx.put(Entry { place, len: len as u32, options });
+            self.entries.push(Entry { place, len: len as u32, options });
         }
         stats.copied_bytes += payload.len() as u64;
         // In memory of its own.
@@ -138,38 +165,47 @@ impl Transmitter {
     }
 
     /// Tells the kernel of what was put, and has it send, by `send`.
-    pub fn hand_over(&mut self, stats: &mut Stats, mut send: impl FnMut() -> Result<(), Errno>) {
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot now, or cannot any more.
+    pub fn hand_over(
+        &mut self,
+        stats: &mut Stats,
+        mut send: impl FnMut() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         self.tx.tell();
         // A copy is made by whoever asks for it. A driver that reads the ring by itself is asked where it sleeps.
         let Ok(mut left) = self.tx.left() else {
             stats.astray += 1;
-            return;
+            return Ok(());
         };
         if left == 0 || self.zero_copy && !self.tx.needs_wakeup() {
-            return;
+            return Ok(());
         }
         for _ in 0..SENDS {
             stats.sends += 1;
             match send() {
                 Ok(()) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {}
-                Err(Errno::NETDOWN) => {
+                Err(errno @ Errno::NETDOWN) => {
                     stats.down += 1;
-                    return;
+                    return Err(errno);
                 }
-                Err(_) => {
+                Err(errno) => {
                     stats.failed += 1;
-                    return;
+                    return Err(errno);
                 }
             }
             let before = std::mem::replace(&mut left, self.tx.left().unwrap_or(0));
             if left == 0 || self.zero_copy {
-                return;
+                return Ok(());
             }
             if left >= before {
                 break;
             }
         }
         stats.waited += 1;
+        Ok(())
     }
 
     /// Whether something is in the ring that the kernel has not sent yet.

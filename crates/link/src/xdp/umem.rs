@@ -138,11 +138,7 @@ impl Umem {
     }
 
     /// Gives the kernel a frame to send, of which `write` says how many bytes it has written: their place. None where there is none, or nothing could be written.
-    pub fn copy(
-        &mut self,
-        flight: Option<u32>,
-        write: impl FnOnce(&mut [u8]) -> Option<usize>,
-    ) -> Option<(u64, usize)> {
+    pub fn copy(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> Option<(u64, usize)> {
         let mut page = self.spare.pop()?;
         let len = page.bytes_mut().and_then(write);
         let Some(len) = len else {
@@ -150,11 +146,14 @@ impl Umem {
             return None;
         };
         let (index, place) = (page.index() as usize, page.place());
-        self.slots[index] = Slot::Copied(page, flight);
-        if let Some(flight) = flight.and_then(|number| self.flights[number as usize].as_mut()) {
-            flight.frames += 1;
-        }
+        self.slots[index] = Slot::Copied(page, None);
         Some((place, len))
+    }
+
+    /// Whether what lies at `place` is a copy that the kernel has.
+    pub fn is_copied(&self, place: u64) -> bool {
+        let index = usize::try_from(place / FRAME as u64).ok();
+        index.and_then(|index| self.slots.get(index)).is_some_and(|slot| matches!(slot, Slot::Copied(..)))
     }
 
     /// Whether all payload of a packet lies in frames here, of which the kernel has none.
@@ -171,9 +170,9 @@ impl Umem {
         })
     }
 
-    /// Keeps a packet of which [`Umem::has_all`] is true until the kernel has given back the frames of its payload, and those that are copied for it: its number,
-    /// and the places of the former, each with its length.
-    pub fn lend(&mut self, packet: Packet) -> (u32, Vec<(u64, usize)>) {
+    /// Keeps a packet of which [`Umem::has_all`] is true until the kernel has given back the frames of its payload, and that of its headers, which were copied to `head`: the
+    /// places of the former, each with its length.
+    pub fn lend(&mut self, packet: Packet, head: u64) -> Vec<(u64, usize)> {
         let free = self.flights.iter().position(Option::is_none);
         let number = free.unwrap_or_else(|| {
             self.flights.push(None);
@@ -185,8 +184,13 @@ impl Umem {
             self.slots[part.page().index() as usize] = Slot::Lent(number as u32);
             places.push((part.page().place() + part.offset() as u64, part.len()));
         }
-        self.flights[number] = Some(Flight { frames: places.len() as u32, packet });
-        (number as u32, places)
+        let mut frames = places.len() as u32;
+        if let Ok((Slot::Copied(_, flight), _)) = self.slot(head) {
+            *flight = Some(number as u32);
+            frames += 1;
+        }
+        self.flights[number] = Some(Flight { frames, packet });
+        places
     }
 
     /// The kernel has sent what lies at `place`, and gives the frame back. `fate` is that of what was lent.

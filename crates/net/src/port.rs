@@ -8,6 +8,16 @@ use std::os::fd::AsFd;
 
 /// A [`Link`] with a descriptor: readable while there is something to receive, writable once there is room again.
 pub trait Port: Link + AsFd + Send {
+    /// Whether its descriptor tells when there is room again. Where it does not now, [`Link::deadline`] says when to look.
+    fn tells_of_room(&self) -> bool {
+        true
+    }
+
+    /// Whether it has found out that it is gone, of which its descriptor does not tell.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
     /// Whether the kernel copies what is transmitted, and what is received.
     fn kernel_copies(&self) -> bool {
         true
@@ -86,6 +96,14 @@ impl Port for Tap {
 }
 
 impl Port for Xdp {
+    fn tells_of_room(&self) -> bool {
+        !self.lacks_frames()
+    }
+
+    fn is_gone(&self) -> bool {
+        Xdp::is_gone(self)
+    }
+
     fn kernel_copies(&self) -> bool {
         !self.is_zero_copy()
     }
@@ -101,6 +119,14 @@ impl Port for Xdp {
 
 /// What passes is written down.
 impl<L: Port, W: Write + Send> Port for Pcap<L, W> {
+    fn tells_of_room(&self) -> bool {
+        self.link().tells_of_room()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.link().is_gone()
+    }
+
     fn kernel_copies(&self) -> bool {
         self.link().kernel_copies()
     }
@@ -120,6 +146,14 @@ impl<L: Port, W: Write + Send> Port for Pcap<L, W> {
 
 /// What passes is told.
 impl<L: Port, T: Watch + Send> Port for Trace<L, T> {
+    fn tells_of_room(&self) -> bool {
+        self.link().tells_of_room()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.link().is_gone()
+    }
+
     fn kernel_copies(&self) -> bool {
         self.link().kernel_copies()
     }

@@ -57,7 +57,7 @@ impl Descriptor {
         }
         // A timer that rings too early costs a call that finds nothing; to set it anew each time that one moves back, as those of a connection in
         // use do with each ACK, would cost a system call each.
-        if let Some(due) = shard.inet().deadline()
+        if let Some(due) = shard.deadline()
             && shard.armed.is_none_or(|at| due < at)
         {
             shard.armed = Some(due);

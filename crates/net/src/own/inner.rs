@@ -90,7 +90,7 @@ impl Inner {
     /// Tells and sends what came of a call, and wakes whoever has to be there earlier for it.
     pub(super) fn finish(&self, shard: &mut Shard, now: u64) {
         let news = shard.settle(now);
-        let due = shard.inet().deadline();
+        let due = shard.deadline();
         let earlier = |until: Option<u64>| due.is_some_and(|due| until.is_none_or(|until| due < until));
         let (interest, lease) = (shard.interest(now), shard.lease(now));
         match &mut shard.leader {

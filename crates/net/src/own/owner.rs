@@ -233,7 +233,7 @@ impl Owner {
     /// How long until something is due in any shard.
     pub fn next_deadline(&self) -> Option<Duration> {
         let left = |inner: &Arc<Inner>| {
-            let due = inner.lock().inet().deadline()?;
+            let due = inner.lock().deadline()?;
             Some(Duration::from_nanos(due.saturating_sub(inner.now())))
         };
         self.shards.iter().filter_map(left).min()

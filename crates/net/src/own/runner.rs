@@ -11,7 +11,7 @@ impl Inner {
         let mut shard = self.lock();
         while !self.is_stopped() {
             let mut now = self.now();
-            let due = shard.inet().deadline().is_some_and(|at| at <= now);
+            let due = shard.deadline().is_some_and(|at| at <= now);
             if shard.leader.is_none() && shard.lease(now).is_none() || due {
                 // More may be there than one batch; a peer that floods does not keep a stack that ends.
                 while shard.turn(now).full && !self.is_stopped() {
@@ -25,7 +25,7 @@ impl Inner {
             self.finish(&mut shard, now);
             // While another thread drives, that one sees to what is due. This one wakes then all the same: else each thread that stops
             // driving would have to wake it, to tell it of a timer.
-            let until = [shard.inet().deadline(), shard.lease(now)].into_iter().flatten().min();
+            let until = [shard.deadline(), shard.lease(now)].into_iter().flatten().min();
             shard.runner = Some(until);
             let timeout = until.map(|at| Duration::from_nanos(at.saturating_sub(now)));
             drop(shard);

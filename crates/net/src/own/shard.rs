@@ -119,6 +119,16 @@ impl Shard {
         }
     }
 
+    /// When something is due: of the protocols, or of a link whose descriptor does not tell all.
+    #[inline]
+    pub fn deadline(&self) -> Option<u64> {
+        let link = if self.down { None } else { self.link.deadline() };
+        match (self.inet.deadline(), link) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
     pub fn inet(&self) -> &Stack {
         &self.inet
     }
@@ -287,6 +297,7 @@ impl Shard {
             // What left has made room, which others wait for. If all has left, nobody waits for the link any more.
             leader |= self.tell();
         }
+        self.down |= self.link.is_gone();
         leader
     }
 
@@ -329,6 +340,7 @@ impl Shard {
 
     /// What of the link is worth a wake-up.
     pub(super) fn interest(&self, now: u64) -> Interest {
-        Interest { read: !self.down, write: !self.down && self.link.room(now) == 0 }
+        let write = !self.down && self.link.room(now) == 0 && self.link.tells_of_room();
+        Interest { read: !self.down, write }
     }
 }

@@ -267,7 +267,7 @@ impl Inner {
     /// Sleeps until something arrives, is due, or somebody wakes the thread that drives.
     fn sleep<'a>(&'a self, mut shard: Locked<'a>, limit: Option<u64>) -> Result<Locked<'a>, Locked<'a>> {
         let now = self.now();
-        let due = shard.inet().deadline();
+        let due = shard.deadline();
         let wakes = match (due, limit) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

@@ -56,10 +56,22 @@ impl Mapping {
     ///
     /// As [`Mapping::new`].
     pub fn inherited(len: usize) -> io::Result<Mapping> {
+        Mapping::fresh(len, MapFlags::SHARED)
+    }
+
+    /// Maps `len` bytes of fresh memory, all zeroes, of which children of this process have a copy (fork(2)). What the kernel has pinned stays this process's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mapping::new`].
+    pub fn private(len: usize) -> io::Result<Mapping> {
+        Mapping::fresh(len, MapFlags::PRIVATE)
+    }
+
+    fn fresh(len: usize, flags: MapFlags) -> io::Result<Mapping> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing. No file behind it can shrink.
-        let base =
-            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::SHARED)? };
+        let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, protection, flags)? };
         Ok(Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len, writable: true })
     }
 

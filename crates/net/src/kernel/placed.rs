@@ -371,7 +371,9 @@ impl Drop for Placed {
         self.home.slots.lock().closed = true;
         self.state.lock().waiting.clear();
         self.home.flush();
-        self.home.calls.close();
+        if self.home.pid == std::process::id() {
+            self.home.calls.close();
+        }
     }
 }
 

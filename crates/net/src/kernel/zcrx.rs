@@ -192,6 +192,13 @@ fn is_let_go(index: u32, queue: u32) -> bool {
 }
 
 impl Hub {
+    /// Gives fragments back. Where there is no room for some, the thread looks for it: nothing else may happen there, since the queue has no pages.
+    fn give_back(&self, frags: impl IntoIterator<Item = (u64, u32)>) {
+        if self.refill.give_back(frags) {
+            self.wake.ring();
+        }
+    }
+
     /// Has the thread look at `flow`.
     fn attend(&self, flow: &Arc<Flow>) {
         let asleep = {
@@ -293,7 +300,8 @@ impl Running<'_> {
                 self.told.push(token);
             }
         }
-        self.hub.refill.give_back(back);
+        // What has no room goes with the next flush.
+        let _ = self.hub.refill.give_back(back);
         self.flows.retain(|_, flow| !flow.is_forgotten());
         true
     }

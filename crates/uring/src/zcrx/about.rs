@@ -85,7 +85,7 @@ mod tests {
         golden[28..32].copy_from_slice(&fd.to_ne_bytes());
         assert_eq!(bytes(&area_reg(&Area::DmaBuf(null.as_fd()), 0x3000)), golden);
 
-        let memory = Mapping::inherited(0x1_0000).unwrap();
+        let memory = Mapping::private(0x1_0000).unwrap();
         let begin = (memory.base().as_ptr().addr() as u64).to_ne_bytes();
         let mut golden = [0; 48];
         golden[..8].copy_from_slice(&begin);

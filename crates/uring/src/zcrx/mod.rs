@@ -28,6 +28,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use onecopy_sys::map::Mapping;
 use rustix::io::Errno;
 use std::io;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -38,6 +39,8 @@ const PAGE: usize = 64 << 10;
 /// Requests that are handed over by one call, and completions that there is room for: the kernel ends a receive that finds none.
 const ENTRIES: u32 = 256;
 const COMPLETIONS: u32 = 8192;
+/// Entries of the refill ring for each page of 4 KiB: one can have several fragments, each of which goes back by itself.
+const FRAGMENTS: u64 = 4;
 /// How long a ring that is dropped waits for what is under way.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A queue that no device has.
@@ -62,7 +65,12 @@ pub enum NotMade {
     Refused(Errno),
 }
 
-/// A device's queue that receives into memory of ours, and the ring that tells of it: used by the thread that made it.
+/// A device's queue that receives into memory of ours, and the ring that tells of it: used by the thread that made it, as the kernel takes requests of no other (IORING_SETUP_SINGLE_ISSUER).
+///
+/// ```compile_fail,E0277
+/// fn is_send<T: Send>() {}
+/// is_send::<onecopy_uring::zcrx::Zcrx>();
+/// ```
 pub struct Zcrx {
     // Dropped first: it takes the memory back from the device.
     ring: ManuallyDrop<IoUring<squeue::Entry, cqueue::Entry32>>,
@@ -72,6 +80,8 @@ pub struct Zcrx {
     wake: Arc<dyn AsFd + Send + Sync>,
     watched: bool,
     woken: bool,
+    /// No other thread's.
+    here: PhantomData<*const ()>,
 }
 
 /// A receive of up to `most` bytes; of any number of them for 0.
@@ -110,7 +120,7 @@ impl Zcrx {
             Memory::DmaBuf(fd) => Err(fd),
         };
         let area = mapped.as_ref().map_or_else(|fd| Area::DmaBuf(*fd), Area::Mapped);
-        let entries = u32::try_from(len / 4096).unwrap_or(MOST_ENTRIES).clamp(1, MOST_ENTRIES);
+        let entries = u32::try_from(len / 4096 * FRAGMENTS).unwrap_or(MOST_ENTRIES).clamp(1, MOST_ENTRIES);
         let made = ask(&ring, index, queue, entries.next_power_of_two(), area_reg(&area, len));
         // The kernel has the pages; nothing here reads them.
         drop(mapped);
@@ -123,6 +133,7 @@ impl Zcrx {
             wake,
             watched: false,
             woken: false,
+            here: PhantomData,
         })
     }
 
@@ -133,7 +144,7 @@ impl Zcrx {
     /// As [`Zcrx::register`].
     pub fn might(index: u32) -> Result<(), NotMade> {
         let ring = ring(1, 2).map_err(NotMade::Ring)?;
-        let memory = Mapping::inherited(PAGE).map_err(NotMade::Ring)?;
+        let memory = Mapping::private(PAGE).map_err(NotMade::Ring)?;
         match ask(&ring, index, NO_QUEUE, 1, area_reg(&Area::Mapped(&memory), PAGE as u64)) {
             Err(NotMade::Refused(Errno::RANGE)) => Ok(()),
             Err(why) => Err(why),
@@ -147,16 +158,20 @@ impl Zcrx {
         &self.refill
     }
 
-    /// Receives what comes to `fd`, a socket of TCP's, up to `most` bytes or without a limit for 0, until an [`Arrival::Ended`] comes.
+    /// Receives what comes to `fd`, a socket of TCP's, up to `most` bytes or without a limit for 0, until an [`Arrival::Ended`] comes: that it has failed, at once, where the
+    /// kernel takes no requests any more.
     pub fn receive(&mut self, fd: &Arc<OwnedFd>, token: u64, most: u32) -> Key {
         let key = self.requests.begin(fd, token, most);
-        self.push(&recv_zc(Fd(fd.as_raw_fd()), most, self.id).user_data(key.0));
+        if let Err(errno) = self.push(&recv_zc(Fd(fd.as_raw_fd()), most, self.id).user_data(key.0)) {
+            self.requests.complete(key.0, -errno.raw_os_error(), 0, [0; 2]);
+        }
         key
     }
 
     /// Asks for a receive to end before its time; its last word comes all the same.
     pub fn cancel(&mut self, key: Key) {
-        self.push(&opcode::AsyncCancel::new(key.0).build().user_data(NOBODY));
+        // (Where the kernel takes no requests, the next wait says so.)
+        let _ = self.push(&opcode::AsyncCancel::new(key.0).build().user_data(NOBODY));
     }
 
     /// What has happened, one after the other; none: [`Zcrx::wait`] for more.
@@ -172,13 +187,16 @@ impl Zcrx {
     /// What io_uring_enter(2) says; EINTR and EBUSY are not errors.
     pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<bool> {
         if !self.watched {
-            self.watched = true;
             let raw = Fd((*self.wake).as_fd().as_raw_fd());
             let entry = opcode::PollAdd::new(raw, libc::POLLIN as u32).multi(true).build();
-            self.push(&entry.user_data(WAKE));
+            self.push(&entry.user_data(WAKE))?;
+            self.watched = true;
         }
         self.enter(limit)?;
         self.reap();
+        while let Some(key) = self.requests.to_cancel() {
+            self.cancel(key);
+        }
         Ok(std::mem::take(&mut self.woken))
     }
 
@@ -196,15 +214,18 @@ impl Zcrx {
         }
     }
 
-    /// None of the requests refers to memory; a receive's socket is held by its place in the table.
-    fn push(&mut self, entry: &Entry) {
+    /// None of the requests refers to memory; a receive's socket is held by its place in the table. It fails where the kernel takes nothing, for a reason that does not pass.
+    fn push(&mut self, entry: &Entry) -> Result<(), Errno> {
         // SAFETY: as above.
         while unsafe { self.ring.submission().push(entry) }.is_err() {
             // Full: the kernel takes what is there. (It takes none while completions wait for room: EBUSY.)
-            if self.ring.submit().is_err() {
-                self.reap();
+            match self.ring.submit().map_err(|error| errno(&error)) {
+                Ok(_) => {}
+                Err(Errno::BUSY | Errno::AGAIN | Errno::INTR) => self.reap(),
+                Err(errno) => return Err(errno),
             }
         }
+        Ok(())
     }
 
     fn reap(&mut self) {
@@ -231,7 +252,8 @@ fn ask(
 ) -> Result<(Refill, u64, u32), NotMade> {
     // A page for the head and the tail, and entries behind it.
     let len = PAGE + (entries as usize * size_of::<io_uring_zcrx_rqe>()).next_multiple_of(PAGE);
-    let region = Mapping::inherited(len).map_err(NotMade::Ring)?;
+    // Private: a fork's child has a copy, and the kernel the pages that it has pinned, which stay the parent's.
+    let region = Mapping::private(len).map_err(NotMade::Ring)?;
     let mut about_region = region_desc(&region);
     let mut request = io_uring_zcrx_ifq_reg {
         if_idx: index,
@@ -258,9 +280,10 @@ impl Drop for Zcrx {
     /// write there still.
     fn drop(&mut self) {
         self.refill.close();
-        self.push(&opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(NOBODY));
+        let all = opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(NOBODY);
+        let asked = self.push(&all).is_ok();
         let began = Instant::now();
-        while !self.requests.is_empty() && began.elapsed() < PATIENCE {
+        while asked && !self.requests.is_empty() && began.elapsed() < PATIENCE {
             if self.enter(Some(Duration::from_millis(50))).is_err() {
                 break;
             }
@@ -281,23 +304,28 @@ mod tests {
     use super::*;
     use onecopy_sys::eventfd::EventFd;
 
-    /// The ring itself, without a queue: this kernel refuses receives that name none, in its own words, and everything ends.
-    #[test]
-    fn receives_that_name_no_queue_are_refused_and_the_ring_goes_on() {
-        let made = match ring(ENTRIES, COMPLETIONS) {
-            Ok(ring) => ring,
-            Err(errno) => return println!("lacking: io_uring with completions of 32 bytes ({errno})"),
-        };
+    /// Without a queue.
+    fn without_queue() -> Option<(Zcrx, Arc<EventFd>)> {
+        let made = ring(ENTRIES, COMPLETIONS)
+            .inspect_err(|errno| println!("lacking: io_uring with completions of 32 bytes ({errno})"));
         let wake = Arc::new(EventFd::new().unwrap());
-        let mut zcrx = Zcrx {
-            ring: ManuallyDrop::new(made),
+        let zcrx = Zcrx {
+            ring: ManuallyDrop::new(made.ok()?),
             requests: ManuallyDrop::new(Requests::new(4096, 0)),
             refill: Arc::new(Refill::pretended(4)),
             id: 7,
             wake: Arc::clone(&wake) as Arc<dyn AsFd + Send + Sync>,
             watched: false,
             woken: false,
+            here: PhantomData,
         };
+        Some((zcrx, wake))
+    }
+
+    /// The ring itself, without a queue: this kernel refuses receives that name none, in its own words, and everything ends.
+    #[test]
+    fn receives_that_name_no_queue_are_refused_and_the_ring_goes_on() {
+        let Some((mut zcrx, wake)) = without_queue() else { return };
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let fd = Arc::new(OwnedFd::from(socket));
         for token in 0..3 {
@@ -314,5 +342,51 @@ mod tests {
         assert!(zcrx.wait(None).unwrap());
         assert_eq!((wake.drain(), zcrx.requests.strays()), (1, 0));
         assert_eq!(Arc::strong_count(&fd), 1, "nothing holds the socket");
+    }
+
+    /// With a poll in the place of a receive that goes on, since this kernel has no queue that one could name.
+    #[test]
+    fn a_receive_of_which_the_kernel_says_what_cannot_be_is_cancelled() {
+        let Some((mut zcrx, _wake)) = without_queue() else { return };
+        let fd = Arc::new(OwnedFd::from(std::net::TcpListener::bind("127.0.0.1:0").unwrap()));
+        let key = zcrx.requests.begin(&fd, 1, 0);
+        let entry = opcode::PollAdd::new(Fd(fd.as_raw_fd()), libc::POLLIN as u32).build();
+        zcrx.push(&entry.user_data(key.0)).unwrap();
+        assert!(!zcrx.wait(Some(Duration::ZERO)).unwrap() && zcrx.event().is_none());
+        // A fragment of no bytes, and more.
+        zcrx.requests.complete(key.0, 0, 1 << 1, [0; 2]);
+        let wrong = Arrival::Ended { token: 1, end: End::Wrong(Wrong::Empty) };
+        assert_eq!((zcrx.event(), zcrx.event()), (Some(wrong), None));
+        let began = Instant::now();
+        while !zcrx.requests.is_empty() {
+            assert!(began.elapsed() < onecopy_testing::LONG, "it goes on");
+            assert!(!zcrx.wait(Some(Duration::from_millis(10))).unwrap());
+        }
+        assert!(zcrx.event().is_none() && Arc::strong_count(&fd) == 1, "it ends once");
+    }
+
+    struct Moved(Zcrx);
+    // SAFETY: only one thread has it at a time, and the kernel refuses what another one than its maker asks.
+    unsafe impl Send for Moved {}
+
+    /// As where the kernel takes no requests: EEXIST, to every thread but one (IORING_SETUP_SINGLE_ISSUER).
+    #[test]
+    fn where_the_kernel_takes_no_request_a_receive_fails_and_the_ring_ends() {
+        let Some((mut zcrx, _wake)) = without_queue() else { return };
+        // This thread is its maker.
+        assert!(!zcrx.wait(Some(Duration::ZERO)).unwrap());
+        let moved = Moved(zcrx);
+        let told = std::thread::spawn(move || {
+            let Moved(mut zcrx) = { moved };
+            let fd = Arc::new(OwnedFd::from(std::net::TcpListener::bind("127.0.0.1:0").unwrap()));
+            let keys: Vec<Key> = (0..=u64::from(ENTRIES)).map(|token| zcrx.receive(&fd, token, 0)).collect();
+            zcrx.cancel(keys[0]);
+            let failed = zcrx.wait(Some(Duration::ZERO)).unwrap_err().raw_os_error();
+            (zcrx.event(), zcrx.event(), failed)
+        });
+        let (first, second, failed) = told.join().unwrap();
+        let end = End::Failed(Errno::EXIST);
+        assert_eq!(first, Some(Arrival::Ended { token: ENTRIES.into(), end }));
+        assert_eq!((second, failed), (None, Some(Errno::EXIST.raw_os_error())));
     }
 }

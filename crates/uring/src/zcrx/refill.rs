@@ -29,6 +29,8 @@ pub struct Places {
 /// the kernel has taken, or has not been given.
 pub struct Refill {
     memory: Mapping,
+    /// Whose fragments they are: a fork's child has copies of the lock and of the positions, and what it drops is its parent's still.
+    pid: u32,
     places: Places,
     count: u32,
     /// What the kernel calls the memory that is received into (rq_area_token).
@@ -70,7 +72,7 @@ impl Refill {
         if !fits || !count.is_power_of_two() || count > MOST_ENTRIES {
             return Err(Errno::PROTO);
         }
-        Ok(Refill { memory, places, count, area, state: Mutex::default() })
+        Ok(Refill { memory, pid: std::process::id(), places, count, area, state: Mutex::default() })
     }
 
     fn word(&self, at: u32) -> &AtomicU32 {
@@ -78,26 +80,43 @@ impl Refill {
         unsafe { &*self.memory.base().as_ptr().add(at as usize).cast::<AtomicU32>() }
     }
 
-    /// Gives fragments back, each a byte of the memory and its length as it came.
-    pub fn give_back(&self, frags: impl IntoIterator<Item = (u64, u32)>) {
+    /// Gives fragments back, each a byte of the memory and its length as it came. Returns whether some have no room: then somebody calls [`Refill::flush`] until none waits, since
+    /// the kernel takes entries without a word. In a fork's child nothing happens: they are its parent's.
+    #[must_use = "what has no room waits until somebody flushes"]
+    pub fn give_back(&self, frags: impl IntoIterator<Item = (u64, u32)>) -> bool {
+        if self.is_inherited() {
+            return false;
+        }
         let mut state = self.state.lock();
         if state.closed {
             // The kernel took all back when its queue was closed (io_zcrx_scrub()).
-            return;
+            return false;
         }
         state.waiting.extend(frags);
         self.put(&mut state);
+        !state.waiting.is_empty()
     }
 
     /// Puts those in that found no room. Returns whether some still have none.
     pub fn flush(&self) -> bool {
+        if self.is_inherited() {
+            return false;
+        }
         let mut state = self.state.lock();
         self.put(&mut state);
         !state.waiting.is_empty()
     }
 
+    /// Whether this is a fork's child, where a thread of the parent's may have had the lock: it is not waited for.
+    fn is_inherited(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
     /// The kernel looks no more.
     pub fn close(&self) {
+        if self.is_inherited() {
+            return;
+        }
         let mut state = self.state.lock();
         state.closed = true;
         state.waiting.clear();
@@ -142,7 +161,7 @@ impl fmt::Debug for Refill {
 impl Refill {
     /// One over memory of its own, laid out as the kernel lays it out.
     pub fn pretended(count: u32) -> Refill {
-        let memory = Mapping::inherited(1 << 20).unwrap_or_else(|errno| panic!("{errno}"));
+        let memory = Mapping::private(1 << 20).unwrap_or_else(|errno| panic!("{errno}"));
         let places = Places { head: 0, tail: 4, entries: 64 };
         Refill::new(memory, places, count, 0).unwrap_or_else(|errno| panic!("{errno}"))
     }
@@ -166,13 +185,14 @@ impl Refill {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onecopy_sys::fork::{Ended, child};
 
     #[test]
     fn entries_have_the_bytes_of_the_uapi_and_what_has_no_room_waits_in_order() {
-        let memory = Mapping::inherited(4096).unwrap();
+        let memory = Mapping::private(4096).unwrap();
         let places = Places { head: 0, tail: 64, entries: 128 };
         let refill = Refill::new(memory, places, 4, 3 << 48).unwrap();
-        refill.give_back([(0x5000, 1448)]);
+        assert!(!refill.give_back([(0x5000, 1448)]));
         let bytes: Vec<u8> = (128..144)
             // SAFETY: inside of the mapping, which nobody writes now.
             .map(|at| unsafe { refill.memory.base().as_ptr().add(at).read() })
@@ -181,20 +201,19 @@ mod tests {
         golden[..8].copy_from_slice(&0x0003_0000_0000_5000_u64.to_ne_bytes());
         golden[8..12].copy_from_slice(&1448_u32.to_ne_bytes());
         assert_eq!(bytes, golden);
-        refill.give_back((1..10).map(|n| (n * 4096, n as u32)));
-        assert!(refill.flush(), "six have no room");
+        assert!(refill.give_back((1..10).map(|n| (n * 4096, n as u32))), "six have no room");
+        assert!(refill.flush());
         let lens = |taken: Vec<[u64; 2]>| taken.iter().map(|words| words[1]).collect::<Vec<_>>();
         assert_eq!(lens(refill.taken(2)), [1448, 1]);
         assert!(refill.flush());
         assert_eq!(lens(refill.taken(9)), [2, 3, 4, 5]);
-        refill.give_back([(0, 10)]);
-        assert!(refill.flush());
+        assert!(refill.give_back([(0, 10)]));
         assert_eq!(lens(refill.taken(9)), [6, 7, 8, 9]);
         assert!(!refill.flush());
         assert_eq!(lens(refill.taken(9)), [10]);
-        refill.give_back([(0, 11)]);
+        assert!(!refill.give_back([(0, 11)]));
         refill.close();
-        refill.give_back([(0, 12)]);
+        assert!(!refill.give_back([(0, 12)]));
         assert_eq!(lens(refill.taken(9)), [11], "nothing is written behind the end");
     }
 
@@ -205,23 +224,42 @@ mod tests {
             refill.word(word).store(u32::MAX - 1, Ordering::Relaxed);
         }
         refill.state.lock().tail = u32::MAX - 1;
-        refill.give_back((1..6).map(|n| (0, n)));
+        assert!(refill.give_back((1..6).map(|n| (0, n))));
         assert_eq!(refill.taken(9).len(), 4);
         assert!(!refill.flush());
         assert_eq!(refill.taken(9).len(), 1);
         // Beyond the tail, and further behind it than there are entries.
         for head in [4, u32::MAX - 9] {
             refill.word(refill.places.head).store(head, Ordering::Relaxed);
-            refill.give_back([(0, 1)]);
-            assert!(refill.flush(), "{head}");
+            assert!(refill.give_back([(0, 1)]) && refill.flush(), "{head}");
             assert_eq!(refill.word(refill.places.tail).load(Ordering::Relaxed), 3);
         }
     }
 
     #[test]
+    fn a_forks_child_gives_nothing_back_and_waits_for_no_lock() {
+        let refill = Refill::pretended(4);
+        // Somebody else's lock at the moment of the fork.
+        let locked = refill.state.lock();
+        let tried = child(|| {
+            let full = refill.give_back([(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]);
+            let waits = refill.flush();
+            refill.close();
+            // What it writes itself nobody else sees.
+            refill.word(refill.places.tail).store(7, Ordering::Release);
+            i32::from(full || waits)
+        });
+        drop(locked);
+        assert_eq!(tried.unwrap().wait(), Ended::Returned(0));
+        assert_eq!(refill.word(refill.places.tail).load(Ordering::Acquire), 0);
+        assert!(!refill.give_back([(0, 9)]));
+        assert_eq!(refill.taken(9), [[0, 9]]);
+    }
+
+    #[test]
     fn places_that_cannot_be_are_refused() {
         let bad = |head, tail, entries, count| {
-            let memory = Mapping::inherited(4096).unwrap();
+            let memory = Mapping::private(4096).unwrap();
             Refill::new(memory, Places { head, tail, entries }, count, 0).err() == Some(Errno::PROTO)
         };
         assert!(!bad(0, 4, 64, 4) && !bad(4092, 4088, 0, 4));

@@ -88,6 +88,8 @@ pub struct Requests {
     /// What the kernel calls the memory (rq_area_token).
     area: u64,
     events: VecDeque<Arrival>,
+    /// Receives that go on in the kernel though nobody is told of what they bring.
+    over: Vec<Key>,
     /// Completions of receives that there are not.
     strays: u64,
 }
@@ -95,7 +97,7 @@ pub struct Requests {
 impl Requests {
     /// Into memory of `len` bytes, which the kernel calls `area`.
     pub fn new(len: u64, area: u64) -> Requests {
-        Requests { table: Table::default(), len, area, events: VecDeque::new(), strays: 0 }
+        Requests { table: Table::default(), len, area, events: VecDeque::new(), over: Vec::new(), strays: 0 }
     }
 
     /// A receive of up to `most` bytes; of any number of them for 0. The key is its `user_data`.
@@ -120,6 +122,17 @@ impl Requests {
         self.events.pop_front()
     }
 
+    /// A receive that is over with [`End::Wrong`] and goes on in the kernel, once: it is to be cancelled, before the next one of its socket loses bytes to it.
+    pub fn to_cancel(&mut self) -> Option<Key> {
+        loop {
+            let key = self.over.pop()?;
+            // Its last word may have come meanwhile.
+            if self.table.get(key).is_some() {
+                return Some(key);
+            }
+        }
+    }
+
     /// Completions of receives that there are not.
     pub fn strays(&self) -> u64 {
         self.strays
@@ -127,14 +140,18 @@ impl Requests {
 
     /// Takes a completion in: `user_data`, `res` and `flags` of struct io_uring_cqe, and the two words behind it.
     pub fn complete(&mut self, user_data: u64, result: i32, flags: u32, behind: [u64; 2]) {
-        let Requests { table, len, area, events, strays } = self;
+        let Requests { table, len, area, events, over, strays } = self;
         let Some(Request { token, work: Work::Place { left, wrong }, .. }) = table.get(Key(user_data)) else {
             *strays += 1;
             return;
         };
         let (token, more) = (*token, cqueue::more(flags));
         let mut ends = |end, wrong: &mut bool| {
-            if !std::mem::replace(wrong, matches!(end, End::Wrong(_))) {
+            let is_wrong = matches!(end, End::Wrong(_));
+            if !std::mem::replace(wrong, is_wrong) {
+                if is_wrong && more {
+                    over.push(Key(user_data));
+                }
                 events.push_back(Arrival::Ended { token, end });
             }
         };
@@ -296,14 +313,16 @@ mod tests {
             let wrong = Arrival::Ended { token: 1, end: End::Wrong(what) };
             assert_eq!(world.told(key, result, flags, off), [wrong]);
             if flags == MORE {
-                // The kernel's last word comes yet, and is told once.
+                // The kernel's last word comes yet, and is told once; asked for once, too.
                 assert!(!world.requests.is_empty());
+                assert_eq!(world.requests.to_cancel().map(Key::user_data), Some(key));
                 assert_eq!(world.told(key, result, flags, off), []);
                 let back = Arrival::Unwanted { at: 5, len: 3 };
                 assert_eq!(world.told(key, 3, MORE, AREA + 5), [back]);
+                assert_eq!(world.requests.to_cancel(), None);
                 assert_eq!(world.told(key, -125, 0, 0), []);
             }
-            assert!(world.requests.is_empty());
+            assert!(world.requests.is_empty() && world.requests.to_cancel().is_none());
         }
         // More than was asked for: in the memory, so it goes back.
         let key = world.begin(1, 10);
@@ -312,6 +331,8 @@ mod tests {
         assert_eq!(told, [wrong, Arrival::Unwanted { at: 1, len: 11 }]);
         assert_eq!(world.told(key, i32::MIN, 0, 0), []);
         assert!(world.requests.is_empty());
+        // That was its last word: there is nothing to cancel.
+        assert_eq!(world.requests.to_cancel(), None);
     }
 
     #[test]

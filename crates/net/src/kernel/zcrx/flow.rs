@@ -365,7 +365,7 @@ impl Calls for Arc<Flow> {
             tokens.filter_map(|token| state.give_back(token)).collect()
         };
         let known = frags.len() as u32;
-        self.hub.refill.give_back(frags);
+        self.hub.give_back(frags);
         Ok(known)
     }
 
@@ -389,7 +389,7 @@ impl Calls for Arc<Flow> {
             state.bytes = 0;
             std::mem::take(&mut state.waits)
         };
-        self.hub.refill.give_back(waits);
+        self.hub.give_back(waits);
         self.hub.attend(self);
     }
 }

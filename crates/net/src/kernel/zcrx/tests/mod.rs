@@ -363,6 +363,7 @@ fn completions_that_cannot_be_end_their_connection_and_nothing_else() {
         assert!(rest == pattern(10, 4990));
         let broken = world.frags(100, 9, RecvFlags::empty()).unwrap_err();
         assert!(broken.raw_os_error() == 71 && broken.reason().is_some(), "{broken}");
+        world.until("its receive is over", |script| script.active == 0);
         // Fragments of it are as good as before; the other connection goes on.
         assert_eq!(world.bytes(&first), pattern(0, 10));
         others_peer.write_all(&pattern(0, 100)).unwrap();
@@ -528,6 +529,24 @@ fn a_receive_is_cancelled_once_for_many_fragments_and_for_a_close() {
         assert!(ring.cancelled.len() == 2 && !closed.is_forgotten(), "its last word comes yet");
     }
     assert!(!closed.has_ended(End::Cancelled) && closed.is_forgotten());
+}
+
+#[test]
+fn fragments_that_find_no_room_go_back_when_there_is_some() {
+    let Some(mut world) = World::new(256) else { return };
+    // More of them than the refill ring has entries.
+    let mut kept = Vec::new();
+    for n in 0..100 {
+        world.peer.write_all(b"!").unwrap();
+        kept.push(world.frags(1, 1, RecvFlags::empty()).unwrap());
+        assert_eq!((kept[n].device().len(), world.script.lock().back.len()), (1, 0));
+    }
+    world.until("its thread waits", |script| script.active == 1);
+    drop(kept);
+    world.stream.device_tokens().give_back(&[]);
+    // Nothing else happens.
+    world.until("all are back", |script| script.back.len() >= 64);
+    assert_eq!(world.script.lock().strange, 0);
 }
 
 #[test]

@@ -178,6 +178,10 @@ impl Rx for Played {
                     self.active.push(one);
                 }
             }
+            // As `Zcrx::wait` does.
+            while let Some(key) = self.requests.to_cancel() {
+                Rx::cancel(self, key);
+            }
             self.script.lock().active = self.active.len();
             if woken || !self.requests.is_quiet() {
                 return Ok(woken);

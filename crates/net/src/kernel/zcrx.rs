@@ -150,23 +150,26 @@ impl Bound {
 
     /// Takes what has come, and gives the queue back. Returns whether the device is known to write to the memory no more.
     pub fn end(mut self) -> bool {
-        self.stop();
-        self.queue.is_none_or(|(index, queue)| is_let_go(index, queue))
+        self.stop() && self.queue.is_none_or(|(index, queue)| is_let_go(index, queue))
     }
 
-    fn stop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
+    /// Returns whether the ring is gone.
+    fn stop(&mut self) -> bool {
+        let Some(thread) = self.thread.take() else { return true };
         if self.pid != std::process::id() {
             // The child of a fork: thread and ring are the parent's.
-            return std::mem::forget(thread);
+            std::mem::forget(thread);
+            return false;
         }
         self.hub.inbox.lock().stop = true;
         self.hub.wake.ring();
-        // What it tells of may drop the binding.
-        if thread.thread().id() != thread::current().id() {
+        // What it tells of may drop the binding: then the ring goes behind this.
+        let elsewhere = thread.thread().id() != thread::current().id();
+        if elsewhere {
             // A panic of it has been told already.
             let _ = thread.join();
         }
+        elsewhere
     }
 }
 
@@ -226,14 +229,15 @@ impl Hub {
                 inbox.asleep = inbox.wanting.is_empty();
                 (std::mem::take(&mut inbox.wanting), inbox.stop)
             };
+            for flow in &wanting {
+                // Whoever waits for an answer is told, however this ends.
+                running.flows.entry(flow.token()).or_insert_with(|| Arc::clone(flow));
+            }
             if stop {
                 break;
             }
             let now = (!wanting.is_empty()).then_some(Duration::ZERO);
-            for flow in &wanting {
-                running.flows.entry(flow.token()).or_insert_with(|| Arc::clone(flow));
-                flow.turn(&mut ring, false);
-            }
+            wanting.iter().for_each(|flow| flow.turn(&mut ring, false));
             if !running.look(&mut ring, now.or(limit)) {
                 break;
             }

@@ -14,6 +14,7 @@ use crate::view::View;
 use crate::{RecvFlags, Stack, Transport};
 use onecopy_pool::DeviceId;
 use onecopy_socket::Result;
+use onecopy_sys::devmem::Control;
 use onecopy_testing::LONG;
 use onecopy_uring::zcrx::{End, Requests};
 use played::{MORE, Played, Script};
@@ -547,6 +548,55 @@ fn fragments_that_find_no_room_go_back_when_there_is_some() {
     // Nothing else happens.
     world.until("all are back", |script| script.back.len() >= 64);
     assert_eq!(world.script.lock().strange, 0);
+}
+
+#[test]
+fn who_asks_while_the_binding_ends_is_answered() {
+    let (wake, refill) = (Arc::new(EventFd::new().unwrap()), Arc::new(Refill::pretended(8)));
+    let hub = Arc::new(Hub { inbox: Mutex::default(), wake, refill, names: AtomicU64::new(0) });
+    let fd = Arc::new(OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap()));
+    let flow = Flow::new(&hub, &fd, || {});
+    let asks = thread::spawn(move || flow.recv(&mut [0; 10], 1, &mut Control::default()).is_err());
+    let began = Instant::now();
+    while hub.inbox.lock().wanting.is_empty() {
+        assert!(began.elapsed() < LONG, "it asks");
+        thread::sleep(Duration::from_millis(1));
+    }
+    hub.inbox.lock().stop = true;
+    hub.run(Ends(Requests::new(4096, 0)));
+    while !asks.is_finished() {
+        assert!(began.elapsed() < LONG, "it is answered");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(asks.join().unwrap(), "a socket that listens has nothing to receive");
+}
+
+/// A ring of which each receive is over at once.
+struct Ends(Requests);
+
+impl Rx for Ends {
+    fn receive(&mut self, fd: &Arc<OwnedFd>, token: u64, most: u32) -> Key {
+        let key = self.0.begin(fd, token, most);
+        self.0.complete(key.user_data(), -Errno::AGAIN.raw_os_error(), 0, [0; 2]);
+        key
+    }
+    fn cancel(&mut self, _: Key) {}
+    fn wait(&mut self, _: Option<Duration>) -> std::io::Result<bool> {
+        Ok(false)
+    }
+    fn event(&mut self) -> Option<Arrival> {
+        self.0.event()
+    }
+}
+
+#[test]
+fn a_forks_child_leaves_the_ring_to_its_parent() {
+    let (wake, refill) = (Arc::new(EventFd::new().unwrap()), Arc::new(Refill::pretended(8)));
+    let hub = Arc::new(Hub { inbox: Mutex::default(), wake, refill, names: AtomicU64::new(0) });
+    let thread = Some(thread::spawn(|| {}));
+    // A queue of an interface that there is not would be known to be let go.
+    let bound = Bound { hub, thread, queue: Some((u32::MAX >> 1, 0)), pid: std::process::id() + 1 };
+    assert!(!bound.end());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use onecopy_pool::{DeviceId, DeviceMemory};
+use onecopy_sys::fork::{Ended, child};
 use std::io::IoSlice;
 
 /// The kernel's side: what it tells of next, and what was given back.
@@ -14,6 +15,8 @@ pub(in crate::kernel) struct Script {
     refuses: Mutex<VecDeque<Errno>>,
     /// Tokens that it says it does not know.
     unknown: u32,
+    /// How often it was said that nobody receives any more.
+    closed: AtomicUsize,
 }
 
 impl Calls for Arc<Script> {
@@ -32,6 +35,10 @@ impl Calls for Arc<Script> {
         }
         self.returned.lock().push(ranges.to_vec());
         Ok(ranges.iter().map(|(_, count)| count).sum::<u32>() - self.unknown)
+    }
+
+    fn close(&self) {
+        self.closed.fetch_add(1, Relaxed);
     }
 }
 
@@ -284,4 +291,20 @@ fn pages_are_nobody_elses_as_long_as_anybody_has_a_fragment() {
     assert_eq!(memory.free(), 0);
     drop(parts);
     assert_eq!(memory.free(), memory.len());
+}
+
+#[test]
+fn a_forks_child_closes_nothing_of_its_parents() {
+    let world = World::new(Script::default());
+    world.script.tells(&[frag(0, 10, 1)]);
+    assert!(world.placed.fill(100, 100).unwrap_or(false));
+    let World { memory: _memory, script, placed } = world;
+    let mut placed = Some(placed);
+    let closed = child(|| {
+        drop(placed.take());
+        (script.closed.load(Relaxed) + script.returned().len()) as i32
+    });
+    assert_eq!(closed.unwrap().wait(), Ended::Returned(0));
+    drop(placed);
+    assert_eq!((script.closed.load(Relaxed), script.returned()), (1, vec![vec![(1, 1)]]));
 }

@@ -146,13 +146,21 @@ impl Connection {
         self.waiters.tell();
     }
 
-    /// Receives what has come behind a shutdown of this side's, which no ring asks for.
-    pub fn fetch_behind_shutdown(&self, state: &mut Inner) {
-        let kernels = state.shut && state.phase == Phase::Open && matches!(state.goes, Goes::Host);
-        if kernels && state.receiving.is_none() && rustix::io::ioctl_fionread(&*self.fd).is_ok_and(|n| n > 0)
-        {
-            // Where it fails the end stays.
+    /// Receives what no ring asks for: what has come behind a shutdown of this side's, or before a failure that a send heard of first.
+    pub fn fetch_left(&self, state: &mut Inner) {
+        let failed = state.phase == Phase::Failed && state.may_be_there();
+        let kernels =
+            (failed || (state.shut && state.phase == Phase::Open)) && matches!(state.goes, Goes::Host);
+        // (A receive that is under way brings it.)
+        if !kernels || (state.receiving.is_some() && (state.takes_pages || !failed)) {
+            return;
+        }
+        if rustix::io::ioctl_fionread(&*self.fd).is_ok_and(|n| n > 0) {
+            // Where it fails the end stays, or the failure.
             let _ = self.fetch(state);
+        }
+        if failed {
+            (state.readable, state.emptied) = (false, true);
         }
     }
 

@@ -148,7 +148,7 @@ impl Stream {
             let mut asks = false;
             let got = self.call(Op::Recv, patience, |state| {
                 if state.receive.is_empty() {
-                    connection.fetch_behind_shutdown(state);
+                    connection.fetch_left(state);
                 }
                 let there = usize::try_from(state.receive.len()).unwrap_or(usize::MAX);
                 if there < least {

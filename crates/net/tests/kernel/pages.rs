@@ -9,6 +9,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::thread;
+use std::time::Duration;
 
 /// A stack with so many pages to send from.
 fn with_send_pages(pages: u32) -> Option<Stack> {
@@ -60,7 +61,7 @@ fn who_waits_for_pages_is_woken_when_they_come_home() {
     let Some(stack) = with_send_pages(8) else { return };
     let ((holds, _peer), (client, server)) = (pair(&stack), pair(&stack));
     let slot = holds.reserve(8 * 4096).unwrap();
-    client.set_write_timeout(Some(std::time::Duration::from_millis(5))).unwrap();
+    client.set_write_timeout(Some(Duration::from_millis(5))).unwrap();
     let error = client.send(b"hello").unwrap_err();
     assert!(error.would_block(), "{error}");
     client.set_write_timeout(None).unwrap();
@@ -253,7 +254,7 @@ fn who_polls_hears_of_what_comes_while_pages_are_scarce() {
     until(|| ready().contains(PollFlags::IN | PollFlags::RDHUP));
     assert_eq!(ours.recv(&mut bytes).unwrap(), 0);
     let (ours, theirs) = fed(&listener);
-    rustix::net::sockopt::set_socket_linger(&theirs, Some(std::time::Duration::ZERO)).unwrap();
+    rustix::net::sockopt::set_socket_linger(&theirs, Some(Duration::ZERO)).unwrap();
     drop(theirs);
     let error = ours.recv(&mut bytes).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
@@ -272,4 +273,54 @@ fn who_polls_hears_of_what_comes_while_pages_are_scarce() {
         unread.0.read_exact(&mut all[..5]).unwrap();
         counter(&stack, "receives_outside") == before
     });
+}
+
+/// Ends the connection with a reset, of which our send hears first; then all that came before is there still, and the error behind it.
+fn is_all_there(ours: &Stream, theirs: TcpStream, data: &[u8]) {
+    rustix::net::sockopt::set_socket_linger(&theirs, Some(Duration::ZERO)).unwrap();
+    drop(theirs);
+    let over = || {
+        let mut fds = [PollFd::new(ours, PollFlags::empty())];
+        poll(&mut fds, Some(&Timespec::default())).unwrap();
+        fds[0].revents().contains(PollFlags::HUP)
+    };
+    let _ = ours.send(b"x");
+    until(over);
+    let (mut back, mut bytes) = (Vec::new(), vec![0; 1 << 20]);
+    let error = loop {
+        match ours.recv(&mut bytes) {
+            Ok(0) => panic!("the end, where a reset was"),
+            Ok(n) => back.extend_from_slice(&bytes[..n]),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(back.len(), data.len());
+    assert!(back == data);
+    assert_eq!(ours.recv(&mut bytes).unwrap(), 0);
+}
+
+#[test]
+fn what_came_before_a_reset_is_received_though_pages_were_scarce() {
+    let Some(stack) = built(Stack::builder().kernel(|config| config.receive_pages = 1)) else { return };
+    let listener = Listener::bind(&stack, anywhere()).unwrap();
+    let mut unread = fed(&listener);
+    feed(&unread.0, &mut unread.1, &[7; 20_000]);
+    until(|| counter(&stack, "shortages") > 0);
+    let (ours, mut theirs) = fed(&listener);
+    feed(&ours, &mut theirs, b"hello");
+    is_all_there(&ours, theirs, b"hello");
+}
+
+#[test]
+fn what_came_before_a_reset_is_received_though_much_was_unread() {
+    let Some(stack) = stack() else { return };
+    let listener = Listener::bind(&stack, anywhere()).unwrap();
+    listener.set(|settings| settings.receive_buffer = Some(1 << 20)).unwrap();
+    let (ours, mut theirs) = fed(&listener);
+    // More than the ring receives of what nobody reads.
+    let data = pattern((1 << 20) + 200_000);
+    theirs.write_all(&data).unwrap();
+    until(|| onecopy_sys::socket::unread_memory(theirs.as_fd()).unwrap() == 0);
+    is_all_there(&ours, theirs, &data);
 }

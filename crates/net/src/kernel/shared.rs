@@ -54,9 +54,14 @@ impl Shared {
         if let Some(pool) = self.received.get() {
             return Ok(pool);
         }
-        let limit = self.config.receive_pages.max(1).saturating_mul(8);
-        let pool = PagePool::new(PoolConfig::new().limit(limit), Heap::new()).map_err(|_| Errno::NOBUFS)?;
+        let pool = PagePool::new(PoolConfig::new().limit(self.received_limit()), Heap::new())
+            .map_err(|_| Errno::NOBUFS)?;
         Ok(self.received.get_or_init(|| CommonPool::new(pool)))
+    }
+
+    /// How many those are.
+    pub(super) fn received_limit(&self) -> u32 {
+        self.config.receive_pages.max(1).saturating_mul(8)
     }
 
     /// Nanoseconds of a clock of its own.

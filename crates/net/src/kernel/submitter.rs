@@ -6,14 +6,14 @@
 use super::config::Config;
 use super::shared::{Failed, Shared};
 use onecopy_pool::provider::Heap;
-use onecopy_pool::{CommonPool, PagePool, Pages, PoolConfig};
+use onecopy_pool::{CommonPool, Monitor, PagePool, Pages, PoolConfig};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use onecopy_sys::eventfd::EventFd;
 use onecopy_sys::signal;
 use onecopy_uring::{Event, Ring};
 use rustix::io::Errno;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -255,7 +255,6 @@ impl Submitter {
         let mut running = Running { submitter: self, sockets: HashMap::new() };
         let sockets = &mut running.sockets;
         let starving = &mut Starving::default();
-        let mut patience = STARVED.0;
         let (mut aborted, mut scarce) = (false, false);
         loop {
             let (wanting, stop) = {
@@ -272,13 +271,16 @@ impl Submitter {
             for socket in wanting {
                 self.look(socket, &mut ring, sockets, starving);
             }
-            let before = starving.memory.len();
-            for socket in std::mem::take(&mut starving.memory) {
-                self.look(socket, &mut ring, sockets, starving);
+            starving.forget(sockets);
+            let (due, before) = (starving.is_due(), starving.memory.len());
+            // In between no more of them than there are pages: all the others would find none.
+            let many = if due || before == 0 { before } else { self.home(&mut ring).min(before) };
+            for _ in 0..many {
+                if let Some(socket) = starving.next() {
+                    self.look(socket, &mut ring, sockets, starving);
+                }
             }
-            if starving.memory.len() < before {
-                patience = STARVED.0;
-            }
+            let mut eased = starving.memory.len() < before;
             if ring.is_scarce() && !scarce {
                 self.counters.words[SHORTAGES].fetch_add(1, Relaxed);
                 // Whoever may take a page gives that up.
@@ -288,9 +290,8 @@ impl Submitter {
                 }
             }
             scarce = ring.is_scarce();
-            if self.feed(&mut starving.room) {
-                patience = STARVED.0;
-            }
+            eased |= self.feed(&mut starving.room);
+            starving.plan(due, eased);
             if let Some(stop) = stop
                 && idle
             {
@@ -314,11 +315,7 @@ impl Submitter {
                 (true, Some(stop)) => {
                     Some(stop.saturating_duration_since(Instant::now()).min(LAST / 20).max(STARVED.0))
                 }
-                (true, None) if !starving.memory.is_empty() || !starving.room.is_empty() => {
-                    patience = (patience * 2).min(STARVED.1);
-                    Some(patience)
-                }
-                (true, None) => None,
+                (true, None) => starving.due.map(|due| due.saturating_duration_since(Instant::now())),
             };
             match ring.wait(limit) {
                 Ok(true) => drop(self.wake.0.drain()),
@@ -350,12 +347,14 @@ impl Submitter {
                 if room {
                     starving.room.push_back(Arc::clone(&socket));
                 }
-                let listed = starving.memory.iter().any(|one| one.token() == socket.token());
-                if memory && !listed {
-                    starving.memory.push(socket);
+                if memory && starving.listed.insert(socket.token()) {
+                    starving.memory.push_back(socket);
                 }
             }
-            Turn::Over => drop(sockets.remove(&socket.token())),
+            Turn::Over => {
+                sockets.remove(&socket.token());
+                starving.over = true;
+            }
         }
     }
 
@@ -373,6 +372,14 @@ impl Submitter {
             pages -= usize::from(socket.fed());
         }
         fed
+    }
+
+    /// Pages to receive into that nobody has, of the ring and of those for who receives by himself.
+    fn home(&self, ring: &mut Ring) -> usize {
+        if ring.has_pages() && !ring.is_scarce() {
+            return usize::MAX;
+        }
+        self.shared.received().map_or(0, |pool| spare(pool.monitor(), self.shared.received_limit()))
     }
 
     /// Pages to send from that nobody has, counted up to `most`.
@@ -403,12 +410,59 @@ impl Submitter {
     }
 }
 
+/// Pages that nobody has, of a pool of `limit` of them.
+fn spare(pool: &Monitor, limit: u32) -> usize {
+    let stats = pool.stats();
+    (u64::from(limit) + stats.in_cache + stats.in_ring).saturating_sub(stats.in_flight) as usize
+}
+
 /// Those who wait for what comes home without a word.
 #[derive(Default)]
 struct Starving {
-    memory: Vec<Arc<dyn Attended>>,
+    memory: VecDeque<Arc<dyn Attended>>,
+    /// The names of those: each is there once.
+    listed: HashSet<u64>,
     /// Each is here once, until it is fed.
     room: VecDeque<Arc<dyn Attended>>,
+    /// One of the thread's sockets is over, and may be here still.
+    over: bool,
+    /// When all are looked at next, and how long after the last time; none where nobody waits.
+    due: Option<Instant>,
+    pause: Duration,
+}
+
+impl Starving {
+    /// Lets go of those that are over, whose descriptors are to be closed.
+    fn forget(&mut self, sockets: &HashMap<u64, Arc<dyn Attended>>) {
+        if std::mem::take(&mut self.over) {
+            let stays = |socket: &Arc<dyn Attended>| sockets.contains_key(&socket.token());
+            self.memory.retain(stays);
+            self.room.retain(stays);
+            self.listed.retain(|token| sockets.contains_key(token));
+        }
+    }
+
+    /// Who waits longest for memory; whoever goes on waiting is listed anew, behind the others.
+    fn next(&mut self) -> Option<Arc<dyn Attended>> {
+        let socket = self.memory.pop_front()?;
+        self.listed.remove(&socket.token());
+        Some(socket)
+    }
+
+    fn is_due(&self) -> bool {
+        self.due.is_some_and(|due| Instant::now() >= due)
+    }
+
+    /// Says when all are looked at next: soon where some have got what they waited for, and else later each time it was `due`.
+    fn plan(&mut self, due: bool, eased: bool) {
+        if self.memory.is_empty() && self.room.is_empty() {
+            self.due = None;
+        } else if eased || due || self.due.is_none() {
+            let soon = eased || self.due.is_none();
+            self.pause = if soon { STARVED.0 } else { (self.pause * 2).min(STARVED.1) };
+            self.due = Some(Instant::now() + self.pause);
+        }
+    }
 }
 
 /// The sockets of the thread. However it ends, by a panic even, whoever waits is told.

@@ -62,8 +62,9 @@ impl Attended for Connection {
         let turn = match state.closed && idle && left && state.phase != Phase::Connecting {
             true => Turn::Over,
             false => {
-                let (memory, room) = (state.starves || short || unsettled, state.short && !state.listed);
-                state.listed |= state.short;
+                let (memory, room) =
+                    (state.starves || short || unsettled, state.short && !state.listed && !state.closed);
+                state.listed |= room;
                 if memory || room { Turn::Starves { memory, room } } else { Turn::Waits }
             }
         };

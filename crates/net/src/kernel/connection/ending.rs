@@ -56,7 +56,8 @@ impl Connection {
         // What it frees may wake others, who may call it.
         let _held = HoldWakers::new();
         let mut state = self.lock();
-        (state.closed, state.ended) = (true, true);
+        // Nobody waits for pages any more.
+        (state.closed, state.ended, state.short) = (true, true, false);
         // What the ring does not receive stays with the kernel until somebody does.
         let unread = !state.receive.is_empty() || state.left(&self.fd) > 0;
         if reset || unread || state.phase != Phase::Open {

@@ -58,7 +58,8 @@ impl Connection {
                 self.sent(state, Ok(n), false);
             }
             Err(_) if state.aborted => {}
-            Err(Errno::AGAIN) => {
+            // Nor is there any before it is made, where the first send was to begin it (Fast Open).
+            Err(Errno::AGAIN | Errno::INPROGRESS | Errno::ALREADY) => {
                 state.sending = true;
                 ring.writable(&self.fd, self.token);
                 return;

@@ -27,8 +27,11 @@ pub struct Config {
     /// When bytes are sent from where they lie.
     pub zero_copy: ZeroCopy,
     /// Pages of 4 KiB that what is sent may take, all sockets of a shard together. They are registered with the ring if the memory that may be locked is
-    /// enough (RLIMIT_MEMLOCK, often 8 MiB): then the kernel need not look each of them up. Whose send finds none waits until some are home, as where
-    /// there is no room: EAGAIN, and not writable to poll(2).
+    /// enough (RLIMIT_MEMLOCK, often 8 MiB): then the kernel need not look each of them up. The sends of a connection that copy into them have no more at
+    /// a time, what the kernel keeps without a copy among them, than a quarter of what they leave, and the last quarter of all is for connections that have
+    /// none: each may take one. So some tens of peers that do not read slow the others down, and as many as there are pages in that quarter stop them. (What
+    /// `reserve` gives is the program's own until it is sent, and is not bounded so.) Whose send finds none waits until some are home, as where there is no
+    /// room: EAGAIN, and not writable to poll(2).
     pub send_pages: u32,
     /// Pages of 32 KiB that what was received may take, all sockets of a shard together. What nobody reads takes 1 MiB of a connection at most, and no more
     /// than is left for the others. Where nearly all are taken, calls receive by themselves, into pages of 4 KiB, of which there are as many bytes for all

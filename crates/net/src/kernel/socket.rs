@@ -204,6 +204,8 @@ impl Stream {
                     return Attempt::Wait;
                 }
                 match put(state) {
+                    // What it has is its share, and comes home sooner or later.
+                    Err(Errno::AGAIN) => Attempt::Wait,
                     // Others have the pages, and give them back; or nobody does.
                     Err(Errno::NOBUFS) if connection.submitter().pool.monitor().in_flight() > 0 => {
                         (state.short, short) = (true, true);
@@ -327,7 +329,12 @@ impl tcp::Connection for Stream {
             || bytes.len(),
             |state| {
                 let room = usize::try_from(state.room()).unwrap_or(usize::MAX);
-                let mut most = room.min(bytes.len() - at);
+                let share = connection.share(state) as usize * PAGE;
+                state.over_share = share == 0;
+                if state.over_share {
+                    return Err(Errno::AGAIN);
+                }
+                let mut most = room.min(bytes.len() - at).min(share);
                 loop {
                     let piece = &bytes[at..][..most];
                     let pool = connection.submitter().pool.reservoir(piece.len() / PAGE + 1);

@@ -238,6 +238,11 @@ impl Submitter {
         self.wake.0.ring();
     }
 
+    /// Pages to send from that nobody has. (The figures may be some steps apart.)
+    pub fn spare(&self) -> u32 {
+        spare(self.pool.monitor(), self.shared.config.send_pages.max(1)) as u32
+    }
+
     /// A program's thread has received what the ring was not asked for.
     pub fn received_outside(&self) {
         self.counters.words[RECEIVES_OUTSIDE].fetch_add(1, Relaxed);

@@ -56,7 +56,7 @@ impl Attended for Connection {
             state.sources.clear();
         }
         self.finish(&mut state);
-        let idle = !state.sending && state.notifications == 0 && state.receiving.is_none();
+        let idle = !state.sending && state.notifications.is_empty() && state.receiving.is_none();
         let idle = idle && state.watching.is_none();
         let left = state.aborted || state.phase == Phase::Failed || state.send.is_empty();
         let turn = match state.closed && idle && left && state.phase != Phase::Connecting {
@@ -96,12 +96,13 @@ impl Attended for Connection {
             Event::Sent { result, more, back, .. } => {
                 not_taken(back);
                 state.sending = false;
-                state.notifications += u32::from(more);
+                let asked = state.asked;
+                state.notifications.extend(more.then_some(asked));
                 self.sent(&mut state, result, more);
             }
             Event::Notified { bytes, usage, back, .. } => {
                 not_taken(back);
-                state.notifications -= 1;
+                state.notifications.pop_front();
                 if usage != Usage::Referenced {
                     counters.kernel_copied.add(bytes);
                 }
@@ -135,6 +136,8 @@ impl Attended for Connection {
             }
             Event::Accepted { .. } => {}
         }
+        // Pages of its own may have come home.
+        self.looks_at_share(&mut state);
         self.show(&state);
         self.waiters.tell();
     }

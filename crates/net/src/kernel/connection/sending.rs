@@ -1,7 +1,7 @@
 //! What a connection sends: the ring does, or where the bytes lie in a device's memory, its thread writes them.
 
 use super::Connection;
-use super::state::{Inner, Phase};
+use super::state::{Inner, Phase, pages_of};
 use crate::kernel::config::ZeroCopy;
 use crate::kernel::source::{Source, one_write};
 use onecopy_chain::Chain;
@@ -41,12 +41,28 @@ impl Connection {
         let more = state.more || state.send.len() > len;
         // Whole: the kernel waits for room itself. Only then are bytes of two sends never mixed.
         let how = Send { zero_copy, more, whole: true, ..Send::default() };
+        state.asked =
+            if zero_copy { pages_of(data.payload(), self.submitter.pool.monitor().pool_id()) } else { 0 };
         match ring.send(&self.fd, self.token, data, how) {
             Ok(()) => state.sending = true,
             // (A device's memory that is not bound was refused before.)
             Err(errno) => state.fail(errno),
         }
         None
+    }
+
+    /// How many pages it may take for what its program sends.
+    pub fn share(&self, state: &Inner) -> u32 {
+        state.share(
+            self.submitter.pool.monitor().pool_id(),
+            self.submitter.spare(),
+            self.shared().config.send_pages.max(1),
+        )
+    }
+
+    /// It may take some again, if it had its share.
+    pub(super) fn looks_at_share(&self, state: &mut Inner) {
+        state.over_share = state.over_share && self.share(state) == 0;
     }
 
     /// What the kernel has taken from a device's memory.
@@ -68,6 +84,7 @@ impl Connection {
             Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => {}
             Err(errno) => state.fail(errno),
         }
+        self.looks_at_share(state);
         self.show(state);
         self.waiters.tell();
     }

@@ -5,9 +5,11 @@ use crate::kernel::config::ZeroCopy;
 use crate::kernel::landing::Landing;
 use crate::kernel::source::Sources;
 use onecopy_chain::notify::{Fate, SegmentQueue};
+use onecopy_chain::{Chain, Fragment};
 use onecopy_inet::tcp::{Readiness, State};
 use onecopy_uring::Key;
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,6 +20,9 @@ pub(super) const SEND_ROOM: u64 = 256 << 10;
 const WRITABLE: u64 = SEND_ROOM / 3;
 /// The most of [`Inner::receive_room`].
 pub(super) const RECEIVE_ROOM: u64 = 1 << 20;
+
+/// Bytes of a page that is sent from.
+const PAGE: u64 = 4096;
 
 /// How far it has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +69,12 @@ pub(in crate::kernel) struct Inner {
     /// More comes behind the last of it.
     pub more: bool,
     pub(super) fin: Fin,
-    /// Sends without a copy whose notifications have not come, and their bytes.
-    pub(super) notifications: u32,
+    /// Of each send without a copy whose notification has not come, in their order: how many of the shard's pages it keeps.
+    pub(super) notifications: VecDeque<u32>,
+    /// The same of the send that the ring does at the moment.
+    pub(super) asked: u32,
+    /// A send has found that it has its share of the shard's pages, and none of them has come home since.
+    pub over_share: bool,
     /// Bytes from which on a send is one without a copy.
     pub least: u64,
     /// The kernel copies them after all, or does not take them.
@@ -118,7 +127,9 @@ impl Inner {
             listed: false,
             more: false,
             fin: Fin::No,
-            notifications: 0,
+            notifications: VecDeque::new(),
+            asked: 0,
+            over_share: false,
             least: ZeroCopy::LEAST as u64,
             copies,
             receive: SegmentQueue::default(),
@@ -150,6 +161,27 @@ impl Inner {
     /// Bytes that a send may add.
     pub fn room(&self) -> u64 {
         if self.phase == Phase::Open { SEND_ROOM.saturating_sub(self.send.len()) } else { 0 }
+    }
+
+    /// Pages of pool `id` that it has, in its queue or the kernel's hands. Where there are more than `enough` by a rough count they are counted one by
+    /// one: what was lent to it is not the pool's.
+    fn pages(&self, id: u64, enough: u32) -> u32 {
+        let kept = self.notifications.iter().sum::<u32>();
+        let rough = kept.saturating_add(u32::try_from(self.send.true_size() / PAGE).unwrap_or(u32::MAX));
+        if rough <= enough {
+            return rough;
+        }
+        kept + self.send.segments().map(|segment| pages_of(segment.payload(), id)).sum::<u32>()
+    }
+
+    /// How many more pages of pool `id` it may take while `spare` of its `limit` are free. The last quarter of them is for those that have none: each may
+    /// take one. Of the others a connection has a quarter of what it leaves, so one whose peer does not read stops where there is plenty for the next.
+    pub fn share(&self, id: u64, spare: u32, limit: u32) -> u32 {
+        let share = spare.saturating_sub(limit / 4) / 4;
+        match self.pages(id, share) {
+            0 => share.max(1),
+            has => share.saturating_sub(has),
+        }
     }
 
     /// Why nothing can be sent.
@@ -231,7 +263,7 @@ impl Inner {
         let over = self.phase == Phase::Failed;
         let here = !self.receive.is_empty() || self.readable;
         ready.set(Readiness::READ, here || self.ended || over || self.error.is_some());
-        let room = self.room() >= WRITABLE && !self.short;
+        let room = self.room() >= WRITABLE && !self.short && !self.over_share;
         ready.set(Readiness::WRITE, room || over || self.fin != Fin::No);
         ready.set(Readiness::PEER_CLOSED, self.ended || over);
         ready.set(Readiness::HUNG_UP, over || (self.ended && self.fin == Fin::Done));
@@ -265,4 +297,13 @@ impl Inner {
         self.send.clear(Fate::Dropped);
         self.sources.clear();
     }
+}
+
+/// How many pages of pool `id` keep bytes of `chain`; one that comes again behind another is counted again.
+pub(super) fn pages_of(chain: &Chain, id: u64) -> u32 {
+    let (mut count, mut last) = (0, None);
+    for page in chain.fragments().map(Fragment::page).filter(|page| page.pool_id() == id) {
+        count += u32::from(last.replace(page.index()) != Some(page.index()));
+    }
+    count
 }

@@ -3,13 +3,15 @@
 
 use mio::{Events, Interest, Poll, Token};
 use onecopy_link::Tap;
+use onecopy_net::devmem::TxRange;
 use onecopy_net::tcp::fast_open::Use;
 use onecopy_net::tcp::{Listener, Settings, Stream, mio as events, tokio as tasks};
 use onecopy_net::{BuildError, Stack, Transport};
+use onecopy_pool::{DeviceId, DeviceMemory};
 use onecopy_sys::netns::Namespace;
 use onecopy_testing::alone;
 use std::fs;
-use std::io::Write;
+use std::io::{IoSlice, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 
@@ -221,4 +223,33 @@ fn a_stack_that_does_not_use_it_says_so() {
         assert_eq!(error.raw_os_error(), 95, "{error}");
         assert!(error.to_string().contains("Config::fast_open"), "{error}");
     }
+}
+
+/// The cookie is gone when the first send wants it: the connection is made without, and a device's bytes follow.
+#[test]
+fn bytes_of_a_device_wait_for_the_connection_that_they_begin() {
+    alone!();
+    kernel(|world| {
+        let memory = DeviceMemory::opaque(4, DeviceId(3)).unwrap();
+        memory.write_at(0, &[IoSlice::new(b"hello")]).unwrap();
+        let binding = match world.client.bind_tx(&memory) {
+            Ok(binding) => binding,
+            Err(error) => return println!("lacking: device memory by io_uring ({error})"),
+        };
+        world.listener.set(|settings| settings.fast_open_queue = Some(8)).unwrap();
+        let to = world.listener.local_addr().unwrap();
+        let connect = || Stream::connect_with(&world.client, to, early).unwrap();
+        let first = connect();
+        drop((world.listener.accept().unwrap(), first));
+        let second = connect();
+        assert_eq!(second.info().state, 2, "SYN-SENT");
+        assert!(Command::new("ip").args(["tcp_metrics", "flush"]).status().unwrap().success());
+        let chain = binding.chain(&[TxRange { offset: 0, len: 5 }]).unwrap();
+        assert_eq!(second.send_chain(chain).unwrap(), 5);
+        let (server, _) = world.listener.accept().unwrap();
+        server.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+        let mut bytes = [0; 9];
+        assert_eq!((server.recv(&mut bytes).unwrap(), (world.begun)()), (5, 0));
+        assert_eq!(&bytes[..5], b"hello");
+    });
 }

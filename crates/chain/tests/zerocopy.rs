@@ -177,9 +177,8 @@ fn accounts_share_the_limit_of_the_process() {
     );
     of_free.free(Fate::Sent);
     assert_eq!((free.collect(), free.pinned_pages()), (1, 0));
-    // What has completed of one is room for the other.
+    // What has completed of one is room for the other, whoever drives it.
     first.free(Fate::Sent);
-    assert_eq!(accounts[0].collect(), 1);
     let (third, _four) = lent(&mut other, 4).unwrap();
     assert!(lent(&mut one, 1).is_err());
     // An account that is gone leaves nothing charged.
@@ -209,6 +208,26 @@ fn a_child_begins_with_nothing_charged() {
     let ended = child.unwrap().wait();
     assert_eq!(ended, onecopy_sys::fork::Ended::Returned(0));
     assert_eq!(parents.pinned_pages(), 10);
+}
+
+#[test]
+fn a_child_keeps_what_it_charged_an_inherited_account() {
+    onecopy_testing::alone!();
+    let pool = pool();
+    let account = || Account::new(Allowance { pinned: Some(10 << 12), ..unlimited() });
+    let parents = account();
+    let mut inherited = parents.socket(Config::default()).unwrap();
+    let (data, _kept) = send(&mut inherited, &pool, 8 << 12, 8 << 12, Tell::Handle).unwrap();
+    let child = onecopy_sys::fork::child(|| {
+        let own = send(&mut inherited, &pool, 4 << 12, 4 << 12, Tell::Handle);
+        // Its parent's, which it was never charged.
+        data.free(Fate::Sent);
+        parents.collect();
+        let mut other = account().socket(Config::default()).unwrap();
+        let more = send(&mut other, &pool, 3 << 12, 3 << 12, Tell::Handle).err();
+        i32::from(own.is_err() || more != Some(Refused::Pinned { would_be: 11, limit: 10 }))
+    });
+    assert_eq!(child.unwrap().wait(), onecopy_sys::fork::Ended::Returned(0));
 }
 
 /// Without CAP_IPC_LOCK, from here on, in this thread.

@@ -42,7 +42,7 @@
 //! process's RLIMIT_MEMLOCK, or no limit where the kernel has none ([`Allowance::of_process`]), unless the program says otherwise. What an account
 //! without a limit keeps is charged to nobody else. Notices
 //! that nobody reads are charged as well, to their socket ([`Allowance::unread`]). Beyond either a send is refused, and by ENOBUFS. What
-//! is charged is given back when the completion is taken in: by whoever waits, by the next send that would be refused, and by
+//! is charged is given back when the completion is taken in: by whoever waits, by the next send of any account that would be refused, and by
 //! [`Account::collect`], which whoever drives a stack calls after each turn.
 //!
 //! # Small sends
@@ -53,6 +53,7 @@
 
 mod account;
 mod memlock;
+mod others;
 mod pinned;
 mod sent;
 mod shared;

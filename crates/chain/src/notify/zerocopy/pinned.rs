@@ -37,6 +37,8 @@ pub(super) struct Charge {
     pub pages: u32,
     /// The process was charged, too.
     pub limited: bool,
+    /// Which process ([`FORKS`], its low bits).
+    pub forks: u8,
 }
 
 impl Pinned {
@@ -59,7 +61,7 @@ impl Pinned {
             }
             take(pages.into(), limit)?;
         }
-        let charge = Charge { pages, limited };
+        let charge = Charge { pages, limited, forks: FORKS.load(Ordering::Relaxed) as u8 };
         self.pages.store(self.pages() + u64::from(pages), Ordering::Relaxed);
         self.limited.store(self.limited_here() + charge.limited_pages(), Ordering::Relaxed);
         Ok(charge)
@@ -69,8 +71,9 @@ impl Pinned {
     pub fn give_back(&self, charge: Charge) {
         self.pages.store(self.pages() - u64::from(charge.pages), Ordering::Relaxed);
         let limited = self.limited_here();
-        // (What a parent was charged, a child does not give back.)
-        let back = charge.limited_pages().min(limited);
+        // What a parent was charged, a child does not give back: of its own it may have charged something for the same account.
+        let own = charge.forks == FORKS.load(Ordering::Relaxed) as u8;
+        let back = if own { charge.limited_pages().min(limited) } else { 0 };
         self.limited.store(limited - back, Ordering::Relaxed);
         give_back(back);
     }

@@ -10,6 +10,7 @@ use crate::notify::queue::Queue;
 use crate::notify::ranges::Range;
 use crate::notify::refused::Refused;
 use onecopy_sync::Mutex;
+use onecopy_sync::atomic::AtomicU32;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -64,6 +65,8 @@ pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     /// Pages that are charged. Written under the lock.
     pinned: Pinned,
+    /// 1: others look at it before they refuse a send.
+    pub(super) listed: AtomicU32,
 }
 
 /// What a completion brings back of its send: what is charged for it, and the entry, if it has a handle.
@@ -73,18 +76,22 @@ pub(super) struct Tag {
     pub(super) entry: Option<u32>,
 }
 
-/// What a tag has bits for: 8 TiB.
-pub(super) const MOST_PAGES: u32 = u32::MAX >> 1;
+/// What a tag has bits for: 32 GiB.
+pub(super) const MOST_PAGES: u32 = u32::MAX >> 9;
 
 impl Tag {
     pub(super) fn pack(self) -> u64 {
-        let Charge { pages, limited } = self.charge;
+        let Charge { pages, limited, forks } = self.charge;
         let entry = self.entry.map_or(0, |entry| u64::from(entry) + 1);
-        u64::from(limited) << 63 | u64::from(pages) << 32 | entry
+        u64::from(limited) << 63 | u64::from(forks) << 55 | u64::from(pages) << 32 | entry
     }
 
     pub(super) fn unpack(word: u64) -> Tag {
-        let charge = Charge { pages: (word >> 32) as u32 & MOST_PAGES, limited: word >> 63 != 0 };
+        let charge = Charge {
+            pages: (word >> 32) as u32 & MOST_PAGES,
+            limited: word >> 63 != 0,
+            forks: (word >> 55) as u8,
+        };
         Tag { charge, entry: (word as u32).checked_sub(1) }
     }
 }
@@ -163,7 +170,7 @@ impl Shared {
                 wanted: 0,
                 counts: Counts::default(),
             };
-            Shared { sends, state: Mutex::new(state), pinned: Pinned::new() }
+            Shared { sends, state: Mutex::new(state), pinned: Pinned::new(), listed: AtomicU32::new(0) }
         })
     }
 
@@ -206,5 +213,16 @@ impl Shared {
         let result = act(&mut self.state.lock(), &self.pinned, &mut wake);
         wakers::wake(wake);
         result
+    }
+
+    /// As [`Shared::with`], where nobody holds the lock.
+    pub(super) fn try_with<R>(
+        &self,
+        act: impl FnOnce(&mut State, &Pinned, &mut Vec<Waker>) -> R,
+    ) -> Option<R> {
+        let mut wake = Vec::new();
+        let result = act(&mut *self.state.try_lock()?, &self.pinned, &mut wake);
+        wakers::wake(wake);
+        Some(result)
     }
 }

@@ -1,5 +1,6 @@
 //! Sends of one socket.
 
+use super::others;
 use super::sent::{Sent, Where};
 use super::shared::{Entry, MOST_PAGES, Shared, State, Tag};
 use super::wakers;
@@ -282,8 +283,21 @@ impl Zerocopy {
     }
 
     /// Charges a send of so many bytes that are lent, or one that is copied, and gives it an entry if it has a handle. What has completed
-    /// is looked at only where it would be refused.
+    /// is looked at only where it would be refused: of this account first, then of the others.
     fn charge(&self, lent: Option<usize>, tell: Tell, allowance: &Allowance) -> Result<u64, Refused> {
+        if lent.is_some() && allowance.pinned.is_some() {
+            others::list(&self.shared);
+        }
+        match self.charge_here(lent, tell, allowance) {
+            Err(Refused::Pinned { .. }) => {
+                others::settle(&self.shared);
+                self.charge_here(lent, tell, allowance)
+            }
+            charged => charged,
+        }
+    }
+
+    fn charge_here(&self, lent: Option<usize>, tell: Tell, allowance: &Allowance) -> Result<u64, Refused> {
         let (lane, index) = (&self.lane, self.index() as usize);
         let pages = lent.filter(|bytes| *bytes > 0).map_or(0, |bytes| (bytes as u64 >> PAGE_SHIFT) + BEYOND);
         let pages = u32::try_from(pages).unwrap_or(MOST_PAGES).min(MOST_PAGES);

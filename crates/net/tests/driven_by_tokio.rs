@@ -2,6 +2,7 @@
 
 use onecopy_link::Tap;
 use onecopy_net::tcp::tokio::{Listener, Stream};
+use onecopy_net::udp::tokio::Socket;
 use onecopy_net::{Driver, Stack};
 use rustix::io::Errno;
 use std::net::SocketAddr;
@@ -33,7 +34,7 @@ async fn bytes_go_both_ways_and_nothing_is_left_waiting() {
     let to = listener.local_addr().unwrap();
     let (client, accepted) = tokio::join!(Stream::connect(&stacks[0], to), listener.accept());
     let (mut client, mut server) = (client.unwrap(), accepted.unwrap().0);
-    // Each waits for the other: a wake-up that is lost is a test that hangs.
+    // Each waits for the other.
     for round in 0..1000_u32 {
         client.write_all(&round.to_le_bytes()).await.unwrap();
         let mut buffer = [0; 4];
@@ -56,19 +57,58 @@ async fn bytes_go_both_ways_and_nothing_is_left_waiting() {
     assert!(all == data);
     assert_eq!(echo.await.unwrap(), data.len() as u64);
     send.await.unwrap();
+    // Only a busy machine has its timers go off before what came is taken.
+    let again = stacks.each_ref().map(|stack| stack.with(|stack| stack.tcp_stats().retransmitted));
+    assert!(again.iter().all(|again| *again < 10), "{again:?} sent again: wake-ups were lost");
     driving.iter().for_each(|driving| driving.abort());
+}
+
+/// Datagrams, which no timer sends again; and with each hundred of them others drive.
+async fn no_timer_is_needed_whoever_drives() {
+    let stacks = stacks();
+    let [one, other] = [0, 1].map(|at| SocketAddr::from(([10, 0, 0, at + 1], 4000)));
+    let sockets =
+        (Socket::bind(&stacks[0], one).await.unwrap(), Socket::bind(&stacks[1], other).await.unwrap());
+    let mut driving = stacks.each_ref().map(drive);
+    for round in 0..1000_u32 {
+        if round % 100 == 50 {
+            // It waits where nobody drives, in one stack or the other.
+            let at = (round / 100) as usize % 2;
+            driving[at].abort();
+            assert!((&mut driving[at]).await.unwrap_err().is_cancelled());
+            sockets.0.send_to(&round.to_le_bytes(), other).await.unwrap();
+            tokio::task::yield_now().await;
+            driving[at] = drive(&stacks[at]);
+        } else {
+            sockets.0.send_to(&round.to_le_bytes(), other).await.unwrap();
+        }
+        let mut buffer = [0; 4];
+        let (len, from) = within(sockets.1.recv_from(&mut buffer)).await.unwrap();
+        assert_eq!((len, u32::from_le_bytes(buffer), from), (4, round, one));
+        sockets.1.send_to(&buffer, from).await.unwrap();
+        within(sockets.0.recv_from(&mut buffer)).await.unwrap();
+        assert_eq!(u32::from_le_bytes(buffer), round);
+    }
+    driving.iter().for_each(|driving| driving.abort());
+}
+
+/// What is lost never comes: that is said in place of a test that hangs.
+async fn within<R>(what: impl Future<Output = R>) -> R {
+    tokio::time::timeout(Duration::from_secs(20), what).await.expect("a wake-up was lost")
 }
 
 #[test]
 fn one_thread_drives_both() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(bytes_go_both_ways_and_nothing_is_left_waiting());
+    runtime.block_on(no_timer_is_needed_whoever_drives());
 }
 
 #[test]
 fn several_threads_drive_them() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(bytes_go_both_ways_and_nothing_is_left_waiting());
+    runtime.block_on(no_timer_is_needed_whoever_drives());
 }
 
 #[tokio::test]

@@ -370,6 +370,7 @@ impl Connection {
 
     /// The program has set options.
     pub fn set(&mut self, ctx: &mut Context<'_>, settings: Arc<Settings>) {
+        let rate = self.pacing_rate(ctx);
         let before = std::mem::replace(&mut self.settings, settings);
         let now = Arc::clone(&self.settings);
         if (before.keepalive, before.keepalive_time) != (now.keepalive, now.keepalive_time) {
@@ -401,9 +402,7 @@ impl Connection {
             return;
         }
         if before.max_pacing_rate != now.max_pacing_rate {
-            // It holds from the next packet on.
-            self.out.set_pace_at(0);
-            self.paced_due(ctx);
+            self.repace(ctx, rate);
         }
         if !before.nodelay && now.nodelay {
             self.push(ctx);

@@ -100,9 +100,15 @@ impl Connection {
                 } else {
                     ctx.stats.loss_probes += 1;
                 }
-                // The first of them leaves now (tcp_retransmit_timer()).
+                // The first of them leaves now (tcp_retransmit_timer()), and what was owed is owed still.
+                let owed = self.out.pace_at().saturating_sub(ctx.now);
                 self.out.set_pace_at(self.out.pace_at().min(ctx.now));
                 self.retransmit_lost(ctx);
+                self.out.set_pace_at(self.out.pace_at().saturating_add(owed).min(NEVER - 1));
+                if owed > 0 {
+                    // New bytes may wait for it.
+                    self.is_paced(ctx.now);
+                }
             }
         }
         After::Keep

@@ -81,8 +81,11 @@ impl Connection {
         self.snd.set_mss(mss);
         let mut longest = None;
         let (mut sent, mut by_cwnd, mut by_window) = (0, false, false);
+        let paced = self.traits.contains(Traits::PACED);
         while let Some(piece) = self.out.unsent().first() {
-            if most == Most::All && self.is_paced(ctx.now) {
+            // A probe of the tail does not wait, but those behind it do for its time as well. (Linux sends the last segment again instead, which is
+            // as many bytes before their time, and says less.)
+            if most != Most::Probe && self.is_paced(ctx.now) {
                 break;
             }
             let mut quota = self.snd.quota();
@@ -150,6 +153,10 @@ impl Connection {
             (false, false) => By::Idle,
         };
         self.limited.set(ctx.now, by);
+        // What is lost waits for the same time, and what has left now may have put it off.
+        if self.snd.awaits_resending() && (paced || self.out.pace_at() > ctx.now) {
+            self.traits |= Traits::PACED;
+        }
         self.arm_probe(ctx);
         sent > 0
     }
@@ -159,7 +166,8 @@ impl Connection {
         self.snd.window().saturating_sub(self.flight())
     }
 
-    /// Packets that one super-segment has at most (tcp_tso_autosize()): what a millisecond carries, and more on short ways.
+    /// Packets that one super-segment has at most (tcp_tso_autosize()): what a millisecond carries, and more on short ways. Not where the program bounds the
+    /// rate, which Linux makes no difference for: on a short way it would be bursts of whole super-segments.
     fn longest(&self, ctx: &Context<'_>, mss: u32) -> u32 {
         let headers = HEADERS + TIMESTAMPS_LEN;
         let whole = ctx.super_segment.saturating_sub(headers + 14);
@@ -168,7 +176,7 @@ impl Connection {
         }
         let mut bytes = self.pacing_rate(ctx) >> 10;
         let round = self.snd.rtt().min_us().unwrap_or(u32::MAX) >> ctx.config.tso_rtt_log.min(31);
-        if round < 32 {
+        if round < 32 && self.settings.max_pacing_rate.is_none() {
             bytes = bytes.saturating_add(u64::from(ctx.super_segment) >> round);
         }
         let packets = (bytes.min(whole.into()) as u32 / mss.max(1)).max(ctx.config.min_tso_segments.into());
@@ -177,7 +185,7 @@ impl Connection {
 
     /// Bytes of a second that the window of congestion comes to, and more as it is to grow, but no more than the program says
     /// (tcp_update_pacing_rate()). It bounds the length of super-segments; packets are held back by it only where the program has said something.
-    fn pacing_rate(&self, ctx: &Context<'_>) -> u64 {
+    pub(super) fn pacing_rate(&self, ctx: &Context<'_>) -> u64 {
         let congestion = self.snd.congestion();
         let most = self.settings.max_pacing_rate.unwrap_or(u64::MAX);
         let Some(srtt_us) = self.snd.rtt().srtt_us().filter(|us| *us > 0) else { return most };
@@ -190,7 +198,7 @@ impl Connection {
     }
 
     /// Whether what waits has to wait for its time (tcp_pacing_check()): then it has a timer.
-    fn is_paced(&mut self, now: u64) -> bool {
+    pub(super) fn is_paced(&mut self, now: u64) -> bool {
         let waits = self.settings.max_pacing_rate.is_some() && self.out.pace_at() > now;
         self.traits.set(Traits::PACED, waits);
         waits
@@ -216,7 +224,23 @@ impl Connection {
             self.traits.remove(Traits::PACED);
             self.retransmit_lost(ctx);
             self.push_pending(ctx);
+            // Where nothing waited any more, nothing was armed while this did.
+            self.arm_probe(ctx);
         }
+    }
+
+    /// The rate is another one than that which what is owed was counted by: none, or as much as there was in another time. It holds from the next packet on.
+    pub(super) fn repace(&mut self, ctx: &mut Context<'_>, before: u64) {
+        let owed = self.out.pace_at().saturating_sub(ctx.now);
+        let after = u128::from(self.pacing_rate(ctx).max(1));
+        let owed = match self.settings.max_pacing_rate {
+            Some(_) => {
+                u64::try_from(u128::from(owed) * u128::from(before.max(1)) / after).unwrap_or(u64::MAX)
+            }
+            None => 0,
+        };
+        self.out.set_pace_at(ctx.now.saturating_add(owed).min(NEVER - 1));
+        self.paced_due(ctx);
     }
 
     /// Bytes that a piece is filled up to (tcp_xmit_size_goal()).

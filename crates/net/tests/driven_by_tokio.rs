@@ -67,8 +67,16 @@ async fn bytes_go_both_ways_and_nothing_is_left_waiting() {
 async fn no_timer_is_needed_whoever_drives() {
     let stacks = stacks();
     let [one, other] = [0, 1].map(|at| SocketAddr::from(([10, 0, 0, at + 1], 4000)));
-    let sockets =
-        (Socket::bind(&stacks[0], one).await.unwrap(), Socket::bind(&stacks[1], other).await.unwrap());
+    let socket = Socket::bind(&stacks[0], one).await.unwrap();
+    let echo = Socket::bind(&stacks[1], other).await.unwrap();
+    // It waits before anything comes: a call that finds something by itself needs nobody who drives.
+    let echo = tokio::spawn(async move {
+        let mut buffer = [0; 4];
+        loop {
+            let (len, from) = echo.recv_from(&mut buffer).await.unwrap();
+            echo.send_to(&buffer[..len], from).await.unwrap();
+        }
+    });
     let mut driving = stacks.each_ref().map(drive);
     for round in 0..1000_u32 {
         if round % 100 == 50 {
@@ -76,19 +84,17 @@ async fn no_timer_is_needed_whoever_drives() {
             let at = (round / 100) as usize % 2;
             driving[at].abort();
             assert!((&mut driving[at]).await.unwrap_err().is_cancelled());
-            sockets.0.send_to(&round.to_le_bytes(), other).await.unwrap();
+            socket.send_to(&round.to_le_bytes(), other).await.unwrap();
             tokio::task::yield_now().await;
             driving[at] = drive(&stacks[at]);
         } else {
-            sockets.0.send_to(&round.to_le_bytes(), other).await.unwrap();
+            socket.send_to(&round.to_le_bytes(), other).await.unwrap();
         }
         let mut buffer = [0; 4];
-        let (len, from) = within(sockets.1.recv_from(&mut buffer)).await.unwrap();
-        assert_eq!((len, u32::from_le_bytes(buffer), from), (4, round, one));
-        sockets.1.send_to(&buffer, from).await.unwrap();
-        within(sockets.0.recv_from(&mut buffer)).await.unwrap();
-        assert_eq!(u32::from_le_bytes(buffer), round);
+        let (len, from) = within(socket.recv_from(&mut buffer)).await.unwrap();
+        assert_eq!((len, u32::from_le_bytes(buffer), from), (4, round, other));
     }
+    echo.abort();
     driving.iter().for_each(|driving| driving.abort());
 }
 

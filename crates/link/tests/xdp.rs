@@ -310,6 +310,16 @@ fn of_several_queues_one_has_to_be_named() {
     assert_eq!(second.queue(), 1);
 }
 
+/// A process that is killed and reaped when this is dropped, in a test that fails too.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// However the process ends.
 #[test]
 fn a_killed_holder_leaves_no_program() {
@@ -325,17 +335,42 @@ fn a_killed_holder_leaves_no_program() {
     alone!();
     let Some(world) = World::new() else { return };
     let test = "a_killed_holder_leaves_no_program";
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let child = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
         .env(CHILD, world.here.path())
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    let mut child = Killed(child);
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.0.stdout.take().unwrap()));
     while !lines.next().expect("it opens").unwrap().contains("open: AF_XDP on near") {}
     assert!(shown(&world.here, "near").contains("xdp"));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
     assert!(!shown(&world.here, "near").contains("xdp"), "{}", shown(&world.here, "near"));
     world.open(XdpConfig::new("near").frames(256)).unwrap();
+}
+
+/// A child of a fork has a copy of the link that does nothing, and its end is none of its parent's.
+#[test]
+fn a_fork_s_child_leaves_the_link_alone() {
+    alone!();
+    let Some(world) = World::new() else { return };
+    let mut xdp = world.open(XdpConfig::new("near").frames(1024)).unwrap();
+    echo(&world, &mut xdp, &[100]);
+    let packet = world.datagram(&xdp, payload(&bytes(7, 0)));
+    let mut both = Some((xdp, packet));
+    let child = onecopy_sys::fork::child(|| {
+        let (mut xdp, packet) = both.take().unwrap();
+        let idle = xdp.room(0) == 0 && xdp.receive(0).is_none() && xdp.deadline().is_none();
+        xdp.transmit(0, packet);
+        xdp.flush(0);
+        let sent = xdp.stats().transmitted;
+        drop(xdp);
+        i32::from(!idle || sent != 1)
+    });
+    assert_eq!(child.unwrap().wait(), onecopy_sys::fork::Ended::Returned(0));
+    let (mut xdp, _) = both.take().unwrap();
+    assert!(shown(&world.here, "near").contains("xdp"));
+    echo(&world, &mut xdp, &[1, 100, 1472]);
+    assert_eq!((xdp.stats().transmitted, xdp.stats().astray, xdp.stats().foreign), (4, 0, 0));
 }

@@ -304,3 +304,34 @@ fn what_cannot_be_is_said() {
     let kind = std::io::Error::from(builder().shards(2).build().err().unwrap()).kind();
     assert_eq!(kind, std::io::ErrorKind::InvalidInput);
 }
+
+/// What the kernel did not take since the interface was down leaves when it is up again, though the descriptor tells of nothing and nobody calls. When the interface is gone,
+/// so is the stack.
+#[test]
+fn what_waits_for_the_interface_leaves_without_a_call() {
+    alone!();
+    let Some(world) = World::new() else { return };
+    let stack = world.plain();
+    let theirs = world.there.run(|| UdpSocket::bind("10.79.0.1:7009").unwrap()).unwrap();
+    theirs.set_read_timeout(Some(LONG)).unwrap();
+    let ours = Socket::bind(&stack, at("10.79.0.2:7010")).unwrap();
+    let to = theirs.local_addr().unwrap();
+    let mut buffer = [0; 64];
+    ours.send_to(b"before", to).unwrap();
+    assert_eq!(theirs.recv(&mut buffer).unwrap(), 6);
+    for round in 1..4 {
+        ip(&world.here, "link set near down");
+        ours.send_to(&vec![7; round], to).unwrap();
+        assert!(counter(&stack, "down") > 0);
+        ip(&world.here, "link set near up");
+        assert_eq!(theirs.recv(&mut buffer).unwrap(), round);
+    }
+    assert!(stack.is_up());
+    ip(&world.here, "link del near");
+    let began = std::time::Instant::now();
+    while stack.is_up() {
+        assert!(began.elapsed() < LONG, "{:?}", stack.link_counters());
+        let _ = ours.send_to(b"gone", to);
+        thread::yield_now();
+    }
+}

@@ -1,7 +1,7 @@
 //! The program that leads packets of an interface to an AF_XDP socket: bpf(2), as much of it as that takes.
 //!
 //! The program is five instructions, so nothing has to compile it. It is attached by a link (BPF_LINK_CREATE, Linux 5.9), which is gone with its last
-//! descriptor: however the process ends, the interface is as it was before.
+//! descriptor: however the process ends, the interface is as it was before, once no child of a fork has a copy.
 
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::{self, Errno};

@@ -1,6 +1,8 @@
 //! Being told of forks, and forking.
 
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
+use std::ptr::NonNull;
 
 /// Has `handler` called before each fork(2) of this process from now on, and of its children (pthread_atfork(3)), in the
 /// thread that forks. A raw clone(2), vfork(2) and posix_spawn(3) do not call it.
@@ -30,6 +32,57 @@ pub fn around(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "
     match unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// Which process it is: the one that made this, or a child of it that has a copy (fork(2), clone(2)). It takes no system call to tell.
+#[derive(Debug)]
+pub struct Origin {
+    /// One page, whose first byte is not zero; a child finds it wiped.
+    page: NonNull<u8>,
+}
+
+/// Bytes of an [`Origin`]: a page, whatever size the kernel's have.
+const PAGE: usize = 64 << 10;
+
+// SAFETY: the page is written before anybody else sees it, and only read from then on.
+unsafe impl Send for Origin {}
+// SAFETY: as above.
+unsafe impl Sync for Origin {}
+
+impl Origin {
+    /// Of this process.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM; EINVAL before Linux 4.14.
+    pub fn new() -> rustix::io::Result<Origin> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing.
+        let page =
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE, protection, MapFlags::PRIVATE)? };
+        let origin = Origin { page: NonNull::new(page.cast()).ok_or(rustix::io::Errno::NOMEM)? };
+        // SAFETY: the mapping that was just made, which nobody else has a view of; in a child it is zeroes.
+        unsafe {
+            origin.page.as_ptr().write(1);
+            rustix::mm::madvise(page, PAGE, Advice::LinuxWipeOnFork)?;
+        }
+        Ok(origin)
+    }
+
+    /// Whether this is the process that made it.
+    #[inline]
+    pub fn is_here(&self) -> bool {
+        // SAFETY: mapped as long as `self` lives. It is volatile since a fork changes it behind the compiler's back.
+        unsafe { self.page.as_ptr().read_volatile() == 1 }
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        // SAFETY: what mmap gave, in a child too; nobody has a view of it.
+        let unmapped = unsafe { rustix::mm::munmap(self.page.as_ptr().cast(), PAGE) };
+        debug_assert_eq!(unmapped, Ok(()));
     }
 }
 
@@ -144,6 +197,14 @@ mod tests {
 
     extern "C" fn note() {
         let _ = CALLED.set(std::process::id());
+    }
+
+    #[test]
+    fn a_child_is_told_from_its_parent() {
+        let origin = Origin::new().unwrap();
+        let child = child(|| if origin.is_here() { 1 } else { 0 }).unwrap();
+        assert_eq!(child.wait(), Ended::Returned(0));
+        assert!(origin.is_here());
     }
 
     #[test]

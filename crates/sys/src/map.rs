@@ -1,10 +1,12 @@
 //! Shared mappings, and views into them.
 
+use crate::fork::Origin;
 use rustix::fd::AsFd;
 use rustix::io;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// A mapping of a sealed memfd. Unmapped when dropped.
 ///
@@ -16,6 +18,8 @@ pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
+    /// Of rings: the process that has them mapped. Its children have nothing there, or something else.
+    origin: Option<Arc<Origin>>,
 }
 
 // SAFETY: a mapping is a range of addresses; it is the accessors that say what may race.
@@ -72,7 +76,12 @@ impl Mapping {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing. No file behind it can shrink.
         let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, protection, flags)? };
-        Ok(Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len, writable: true })
+        Ok(Mapping {
+            base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?,
+            len,
+            writable: true,
+            origin: None,
+        })
     }
 
     /// Maps `front` bytes of fresh memory, a whole number of pages, and right behind them the first `len` bytes of `fd`: one range, for
@@ -87,8 +96,12 @@ impl Mapping {
         let fresh = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing. No file behind it can shrink.
         let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), whole, protection, fresh)? };
-        let mapping =
-            Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len: whole, writable: true };
+        let mapping = Mapping {
+            base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?,
+            len: whole,
+            writable: true,
+            origin: None,
+        };
         // SAFETY: it replaces the end of the mapping that was just made, which nobody has a view of.
         unsafe {
             let behind = mapping.base.as_ptr().add(front).cast();
@@ -110,13 +123,23 @@ impl Mapping {
         Ok(self)
     }
 
-    /// Maps `len` bytes of the kernel's that it shares with who has `fd`, a socket, from `offset` on: rings. They are there as long as they are mapped.
-    pub(crate) fn of_ring(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Mapping> {
+    /// Maps `len` bytes of the kernel's that it shares with who has `fd`, a socket, from `offset` on: rings. They are there as long as they are mapped, in the process that is
+    /// `origin`: its children have not got them, and to look at them there ends the child (SIGSEGV).
+    pub(crate) fn of_ring(
+        fd: impl AsFd,
+        offset: u64,
+        len: usize,
+        origin: &Arc<Origin>,
+    ) -> io::Result<Mapping> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing. No file behind it can shrink.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, fd, offset)? };
-        Ok(Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len, writable: true })
+        let base = NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?;
+        let mapping = Mapping { base, len, writable: true, origin: Some(Arc::clone(origin)) };
+        // SAFETY: all of the mapping that was just made, which stays as it is in this process.
+        unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork)? };
+        Ok(mapping)
     }
 
     fn with(fd: impl AsFd, len: usize, writable: bool, flags: MapFlags) -> io::Result<Mapping> {
@@ -124,7 +147,7 @@ impl Mapping {
         // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing.
         let base =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | write, flags, fd, 0)? };
-        Ok(Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len, writable })
+        Ok(Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len, writable, origin: None })
     }
 
     /// The first byte. Valid for `len()` bytes while `self` lives.
@@ -160,6 +183,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.origin.as_ref().is_some_and(|origin| !origin.is_here()) {
+            // What is there in a child is none of it.
+            return;
+        }
         // SAFETY: `base` and `len` are what mmap gave, and views borrow `self`.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert_eq!(unmapped, Ok(()));

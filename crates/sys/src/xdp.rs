@@ -10,6 +10,7 @@
 //!
 //! Frames are [`FRAME`] bytes each, at multiples of that, and places count from the memory's first byte.
 
+use crate::fork::Origin;
 use crate::map::Mapping;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
@@ -20,6 +21,7 @@ use rustix::net::sockopt::{
 use rustix::net::xdp::{self, SocketAddrXdp, SocketAddrXdpFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 pub use rustix::net::xdp::XdpStatistics as Statistics;
 
@@ -66,6 +68,8 @@ pub struct Rings {
     pub tx: Ring,
     /// Frames of packets that were sent.
     pub completion: Ring,
+    /// The process that has them: a child of it has none of them, and looks at none.
+    pub origin: Arc<Origin>,
 }
 
 /// How a socket is bound.
@@ -119,12 +123,12 @@ impl Rings {
         set_xdp_umem_completion_ring_size(fd, tx)?;
         set_xdp_rx_ring_size(fd, rx)?;
         set_xdp_tx_ring_size(fd, tx)?;
-        let offsets = xdp_mmap_offsets(fd)?;
+        let (offsets, origin) = (xdp_mmap_offsets(fd)?, Arc::new(Origin::new()?));
         let ring = |at: XdpRingOffset, page, len: u32, entry: usize| {
             // (Before Linux 5.4 a ring has no flags, and no packet in several frames either.)
             let place = |offset: u64| usize::try_from(offset).map_err(|_| Errno::RANGE);
             let (entries, flags) = (place(at.desc)?, place(at.flags.ok_or(Errno::NOSYS)?)?);
-            let memory = Mapping::of_ring(fd, page, entries + len as usize * entry)?;
+            let memory = Mapping::of_ring(fd, page, entries + len as usize * entry, &origin)?;
             Ok(Ring {
                 memory,
                 producer: place(at.producer)?,
@@ -139,6 +143,7 @@ impl Rings {
             rx: ring(offsets.rx, xdp::XDP_PGOFF_RX_RING, rx, 16)?,
             tx: ring(offsets.tx, xdp::XDP_PGOFF_TX_RING, tx, 16)?,
             completion: ring(offsets.cr, xdp::XDP_UMEM_PGOFF_COMPLETION_RING, tx, 8)?,
+            origin: Arc::clone(&origin),
         })
     }
 }

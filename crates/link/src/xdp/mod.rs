@@ -2,6 +2,8 @@
 //!
 //! What arrives at the interface by one of its queues is the stack's, all of it: a small program in the kernel leads it here, and the kernel's own IP never sees
 //! it. What is transmitted leaves as it is. The program is attached as long as the link is open, and is gone with it, however the process ends.
+//! A child of a fork has copies of the descriptors, and keeps program and socket until it ends, execs, or drops its copy of the link; otherwise its copy does nothing: it has
+//! no room, and nothing is received.
 //!
 //! ```no_run
 //! use onecopy_link::xdp::{Xdp, XdpConfig};
@@ -60,11 +62,13 @@ pub use stats::Stats;
 use crate::capabilities::Capabilities;
 use crate::link::Link;
 use crate::packet::Packet;
+use onecopy_sys::fork::Origin;
 use onecopy_sys::xdp;
 use receive::Receiver;
 use rustix::io::Errno;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use transmit::Transmitter;
 use umem::Umem;
 
@@ -140,16 +144,18 @@ impl XdpConfig {
 
 /// A link over AF_XDP. See the [module](self).
 pub struct Xdp {
-    /// Keeps the program attached. Detached first: nothing is led to a socket that is going.
+    /// Keeps the program attached, as long as no child has a copy of it. Detached first: nothing is led to a socket that is going.
     _program: OwnedFd,
-    /// Closed next: the kernel is through with the rings, and the frames that it may still write (a driver's queue ends a little later) are those of a pool that hands out
-    /// no more.
+    /// Closed next. The kernel ends with the last copy of it, which whoever polls may have, and a driver's queue a little later: it has pinned the memory, and the frames that
+    /// it may still write are those of a pool that hands out no more.
     fd: OwnedFd,
     receiver: Receiver,
     transmitter: Transmitter,
     umem: Umem,
     about: About,
     stats: Stats,
+    /// The process that has the rings.
+    origin: Arc<Origin>,
     /// When to look again, though the descriptor tells of nothing.
     again: Option<u64>,
     /// The interface is gone: the socket is bound to nothing (ENXIO).
@@ -287,7 +293,7 @@ impl Xdp {
 
     /// Whether there is no room, and the descriptor is writable all the same: there is some at [`Link::deadline`].
     pub fn lacks_frames(&self) -> bool {
-        self.transmitter.lacks_frames(&self.umem)
+        self.origin.is_here() && self.transmitter.lacks_frames(&self.umem)
     }
 }
 
@@ -307,28 +313,38 @@ impl Link for Xdp {
 
     #[inline]
     fn room(&self, _: u64) -> usize {
+        if !self.origin.is_here() {
+            return 0;
+        }
         self.transmitter.room(&self.umem)
     }
 
     fn transmit(&mut self, now: u64, packet: Packet) {
         self.transmit_more(now, packet);
-        self.hand_over(now);
+        self.flush(now);
     }
 
     #[inline]
     fn transmit_more(&mut self, _: u64, packet: Packet) {
+        if !self.origin.is_here() {
+            self.stats.full += 1;
+            return;
+        }
         self.transmitter.put(&mut self.umem, &mut self.stats, packet);
     }
 
     #[inline]
     fn flush(&mut self, now: u64) {
-        if self.transmitter.is_waiting() {
+        if self.origin.is_here() && self.transmitter.is_waiting() {
             self.hand_over(now);
         }
     }
 
     #[inline]
     fn receive(&mut self, now: u64) -> Option<Packet> {
+        if !self.origin.is_here() {
+            return None;
+        }
         let packet = self.receiver.receive(&mut self.umem, &mut self.stats);
         self.fill(packet.is_none());
         if packet.is_none() || self.again.is_some_and(|at| at <= now) {
@@ -342,7 +358,8 @@ impl Link for Xdp {
     }
 
     fn deadline(&self) -> Option<u64> {
-        self.again
+        // (A child's has none.)
+        self.again.filter(|_| self.origin.is_here())
     }
 }
 

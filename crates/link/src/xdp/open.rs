@@ -112,7 +112,7 @@ fn open_as(config: XdpConfig) -> Result<Xdp, What> {
         unfinished.unwrap_or_else(|| interface::driver(&name).is_ok_and(|driver| driver == "veth"));
     let capabilities = Capabilities::none(Medium::Ethernet, mtu);
     let lent = if by_reference.unwrap_or(zero_copy) { entries } else { 0 };
-    let Rings { fill, rx: received, tx, completion } = rings;
+    let Rings { fill, rx: received, tx, completion, origin } = rings;
     let mut xdp = Xdp {
         receiver: Receiver::new(Filled::new(fill), Emptied::new(received), rx, pages, unfinished, mtu),
         transmitter: Transmitter::new(
@@ -127,6 +127,7 @@ fn open_as(config: XdpConfig) -> Result<Xdp, What> {
         fd,
         umem,
         stats: Stats::default(),
+        origin,
         again: None,
         gone: false,
     };

@@ -264,6 +264,7 @@ fn an_error_says_what_to_do() {
     ip(&world.here, "link set near down");
     case(near(), Errno::NETDOWN, "ip link set near up");
     ip(&world.here, "link set near up");
+    case(near().generic(true).zero_copy(true), Errno::INVAL, "do not ask for both");
     let first = world.open(near()).unwrap();
     case(near(), Errno::BUSY, "another socket has that queue");
     drop(first);
@@ -308,6 +309,29 @@ fn of_several_queues_one_has_to_be_named() {
     assert!(error.to_string().contains("2 queues") && error.to_string().contains("ethtool -L"), "{error}");
     let second = world.open(many().queue(1)).unwrap();
     assert_eq!(second.queue(), 1);
+}
+
+/// A card leaves out what nobody has asked for.
+#[test]
+fn the_interface_passes_on_what_the_stack_is_to_have() {
+    alone!();
+    let Some(world) = World::new() else { return };
+    let near = || XdpConfig::new("near").frames(256);
+    let own = world.here.run(|| interface::hardware_address("near")).unwrap().unwrap().unwrap();
+    let modes = || shown(&world.here, "near");
+    let asked = |text: &str, what: &str| text.contains(&format!("{what} 1"));
+    if !asked(&modes(), "allmulti") && !modes().contains("allmulti 0") {
+        return println!("lacking: an ip (iproute2) that shows allmulti");
+    }
+    for (config, whatever) in
+        [(near(), false), (near().address(own), false), (near().address([2, 0, 0, 0, 0, 9]), true)]
+    {
+        let xdp = world.open(config).unwrap();
+        let text = modes();
+        assert_eq!((asked(&text, "allmulti"), asked(&text, "promiscuity")), (true, whatever), "{text}");
+        drop(xdp);
+        assert!(!asked(&modes(), "allmulti") && !asked(&modes(), "promiscuity"), "{}", modes());
+    }
 }
 
 /// A process that is killed and reaped when this is dropped, in a test that fails too.

@@ -1,8 +1,9 @@
 //! What a network interface of this thread's network namespace is (netdevice(7), include/uapi/linux/ethtool.h).
 
 use crate::tun::{check, request, socket};
-use rustix::fd::AsRawFd;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::{self, Errno};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// ETHTOOL_GDRVINFO, ETHTOOL_STXCSUM, ETHTOOL_GTXCSUM and ETHTOOL_GCHANNELS.
 const GET_DRIVER: u32 = 0x3;
@@ -52,6 +53,24 @@ pub fn hardware_address(name: &str) -> io::Result<Option<[u8; 6]>> {
     let mut bytes = [0; 6];
     bytes.iter_mut().zip(address.sa_data).for_each(|(to, from)| *to = from as u8);
     Ok((address.sa_family == libc::ARPHRD_ETHER).then_some(bytes))
+}
+
+/// Has the interface with that index pass on all multicast (PACKET_MR_ALLMULTI), or whatever address packets are to (PACKET_MR_PROMISC), as long as what is returned, or a copy
+/// of it, is open: a card leaves out what nobody on this host has asked for. The socket itself receives nothing.
+///
+/// # Errors
+///
+/// EPERM without CAP_NET_RAW; EAFNOSUPPORT where the kernel has no such sockets (CONFIG_PACKET); ENODEV for no such interface.
+pub fn receive_all(index: u32, whatever: bool) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
+    let kind = if whatever { libc::PACKET_MR_PROMISC } else { libc::PACKET_MR_ALLMULTI };
+    // struct packet_mreq: mr_ifindex, mr_type, mr_alen, mr_address.
+    let mut request = [0; 16];
+    request[..4].copy_from_slice(&index.to_ne_bytes());
+    request[4..6].copy_from_slice(&(kind as u16).to_ne_bytes());
+    crate::sockopt::set_bytes(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)?;
+    Ok(socket)
 }
 
 /// The name of its driver, such as `veth`.

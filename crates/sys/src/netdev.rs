@@ -293,6 +293,12 @@ mod tests {
             8, 0, 3, 0, 0, 0, 0, 0, // type: rx
         ];
         assert_eq!(queue_get(0x1c, 5, 3), expected);
+        let expected = [
+            0, 0, 0, 0, 0x1c, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, // nlmsghdr
+            1, 1, 0, 0, // genlmsghdr: NETDEV_CMD_DEV_GET
+            8, 0, 1, 0, 5, 0, 0, 0, // ifindex
+        ];
+        assert_eq!(dev_get(0x1c, 5), expected);
         let answer = [8, 0, 4, 0, 7, 0, 0, 0];
         assert_eq!(attribute(&answer, NETDEV_A_DMABUF_ID).and_then(word), Some(7));
     }
@@ -305,6 +311,8 @@ mod tests {
         };
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         let lo = rustix::net::netdevice::name_to_index(&socket, "lo").unwrap();
+        assert_eq!(netdev.most_segments(lo), Ok(None), "it has no sockets without a copy");
+        assert_eq!(netdev.most_segments(i32::MAX as u32).unwrap_err().errno, Errno::NODEV);
         match netdev.rx_queue(lo, 0) {
             Ok(queue) => assert_eq!(queue, RxQueue::default()),
             // An unknown command, before Linux 6.8; or the loopback is down.

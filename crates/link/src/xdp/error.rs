@@ -30,6 +30,8 @@ pub(super) enum What {
     Pages(OpenError),
     /// No socket of that family.
     Socket(Errno),
+    /// It does not pass on what is multicast, or to another address.
+    Packets(Errno),
     /// Its memory, of so many bytes, is not taken.
     Memory(usize, Errno),
     /// It has no rings.
@@ -48,6 +50,7 @@ impl XdpError {
         match self.what {
             What::Interface(errno)
             | What::Socket(errno)
+            | What::Packets(errno)
             | What::Memory(_, errno)
             | What::Rings(errno)
             | What::Bind { errno, .. }
@@ -57,6 +60,26 @@ impl XdpError {
             What::Down => Errno::NETDOWN,
             What::Mtu { .. } => Errno::MSGSIZE,
             What::Pages(_) => Errno::NOMEM,
+        }
+    }
+}
+
+impl XdpError {
+    /// Whether this kernel, or what this process may do, lacks what it takes; and it is not the interface, or what was asked for.
+    pub fn is_lacking(&self) -> bool {
+        match self.what {
+            What::Socket(_) | What::Memory(..) | What::Rings(_) | What::Program(..) | What::Attach { .. } => {
+                true
+            }
+            What::Interface(_)
+            | What::NotEthernet
+            | What::Down
+            | What::Queues(_)
+            | What::Mtu { .. }
+            | What::Config(_)
+            | What::Pages(_)
+            | What::Packets(_)
+            | What::Bind { .. } => false,
         }
     }
 }
@@ -101,6 +124,10 @@ impl fmt::Display for XdpError {
                 };
                 write!(f, "there is no socket: {errno}; {next}")
             }
+            What::Packets(errno) => write!(
+                f,
+                "the interface is not told to pass on multicast, or packets to another address: {errno}; that takes a socket of packet(7): CONFIG_PACKET and CAP_NET_RAW"
+            ),
             What::Memory(len, errno) => {
                 let next = match *errno {
                     Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN => {

@@ -82,6 +82,7 @@ pub struct XdpConfig {
     generic: bool,
     by_reference: Option<bool>,
     unfinished: Option<bool>,
+    address: Option<[u8; 6]>,
 }
 
 impl XdpConfig {
@@ -98,6 +99,7 @@ impl XdpConfig {
             generic: false,
             by_reference: None,
             unfinished: None,
+            address: None,
         }
     }
 
@@ -140,6 +142,12 @@ impl XdpConfig {
     pub fn unfinished(self, unfinished: bool) -> XdpConfig {
         XdpConfig { unfinished: Some(unfinished), ..self }
     }
+
+    /// The hardware address of the stack on it. If it is another one than the interface's, that passes on whatever packets are to (promiscuous mode), as long as the link is open.
+    #[must_use]
+    pub fn address(self, address: [u8; 6]) -> XdpConfig {
+        XdpConfig { address: Some(address), ..self }
+    }
 }
 
 /// A link over AF_XDP. See the [module](self).
@@ -149,6 +157,10 @@ pub struct Xdp {
     /// Closed next. The kernel ends with the last copy of it, which whoever polls may have, and a driver's queue a little later: it has pinned the memory, and the frames that
     /// it may still write are those of a pool that hands out no more.
     fd: OwnedFd,
+    /// Has the interface pass on all multicast: neighbours ask for an IPv6 address by a group that a card leaves out else. None where the kernel has no such sockets.
+    _multicast: Option<OwnedFd>,
+    /// Likewise packets to another address than its own.
+    _whatever: Option<OwnedFd>,
     receiver: Receiver,
     transmitter: Transmitter,
     umem: Umem,
@@ -204,7 +216,7 @@ impl Xdp {
         self.about.queue
     }
 
-    /// The interface's hardware address, which a stack on it should have: what is sent to another one does not come to a card.
+    /// The interface's hardware address, which a stack on it should have. One with another says so ([`XdpConfig::address`]).
     pub fn hardware_address(&self) -> [u8; 6] {
         self.about.hardware_address
     }

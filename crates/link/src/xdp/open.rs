@@ -57,7 +57,7 @@ pub(super) fn open(config: XdpConfig) -> Result<Xdp, What> {
 }
 
 fn open_as(config: XdpConfig) -> Result<Xdp, What> {
-    let XdpConfig { name, queue, frames, zero_copy, generic, by_reference, unfinished } = config;
+    let XdpConfig { name, queue, frames, zero_copy, generic, by_reference, unfinished, address } = config;
     if !frames.is_power_of_two() || !(256..=1 << 20).contains(&frames) {
         return Err(What::Config("frames are a power of two, 256 to 1,048,576"));
     }
@@ -103,6 +103,12 @@ fn open_as(config: XdpConfig) -> Result<Xdp, What> {
     if mtu > most {
         return Err(What::Mtu { mtu, most });
     }
+    let multicast = match interface::receive_all(index, false) {
+        Err(Errno::AFNOSUPPORT) => None,
+        socket => Some(socket.map_err(What::Packets)?),
+    };
+    let other = address.is_some_and(|address| address != hardware_address);
+    let whatever = other.then(|| interface::receive_all(index, true)).transpose().map_err(What::Packets)?;
     let map = bpf::socket_map(queue + 1).map_err(|errno| What::Program("a map of sockets", errno))?;
     let program = bpf::redirect_program(&map, several);
     let program = program.map_err(|errno| What::Program("the program", errno))?;
@@ -124,6 +130,8 @@ fn open_as(config: XdpConfig) -> Result<Xdp, What> {
         ),
         about: About { name, queue, hook, zero_copy, several, unfinished, hardware_address },
         _program: link,
+        _multicast: multicast,
+        _whatever: whatever,
         fd,
         umem,
         stats: Stats::default(),

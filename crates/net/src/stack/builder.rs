@@ -240,7 +240,7 @@ impl Builder {
     /// Which way the bytes of its sockets may take. [`Transport::Kernel`]: the kernel's own TCP and UDP, through io_uring; it takes no root, and has none
     /// of what a stack of the program's own has (link, addresses, pages and so on), so [`Builder::build`] refuses to be told of it
     /// ([`BuildError::NotOfKernel`]). [`Transport::Auto`]: a stack of the program's own if its link can be had, else the
-    /// kernel's, and what was said of the former but [`Builder::shards`] does not count then. If it is not called: a stack of the program's own, or an error.
+    /// kernel's (for AF_XDP: where rights, or the kernel, lack what it takes; an interface that is not there, or is down, is an error), and what was said of the former but [`Builder::shards`] does not count then. If it is not called: a stack of the program's own, or an error.
     /// [`Stack::carrier`] tells which it is.
     #[must_use]
     pub fn transport(self, transport: Transport) -> Builder {
@@ -300,7 +300,8 @@ impl Builder {
             Some(Transport::Auto) if self.link.is_none() => kernel(),
             Some(Transport::Auto) => match self.build_own() {
                 // Without TAP, AF_XDP or root the kernel does; what is wrong in itself is not mended by it.
-                Err(BuildError::Tap(_) | BuildError::Xdp(_)) => kernel(),
+                Err(BuildError::Tap(_)) => kernel(),
+                Err(BuildError::Xdp(error)) if error.is_lacking() => kernel(),
                 built => built,
             },
         }
@@ -369,6 +370,7 @@ impl Builder {
                         "by AF_XDP a stack has one queue of the interface, and so one shard: do not ask for more",
                     ));
                 }
+                let config = mac.map_or(config.clone(), |mac| config.address(mac.0));
                 let xdp = Xdp::open(config).map_err(BuildError::Xdp)?;
                 mac.get_or_insert(Mac(xdp.hardware_address()));
                 vec![Box::new(xdp)]

@@ -10,6 +10,7 @@ use onecopy_testing::{LONG, alone, internet_sum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::net::UdpSocket;
+use std::os::fd::AsFd;
 use std::process::Command;
 
 /// A veth pair: `near` in one namespace, `far` in another, with the address 10.78.0.1.
@@ -309,6 +310,25 @@ fn of_several_queues_one_has_to_be_named() {
     assert!(error.to_string().contains("2 queues") && error.to_string().contains("ethtool -L"), "{error}");
     let second = world.open(many().queue(1)).unwrap();
     assert_eq!(second.queue(), 1);
+}
+
+/// Behind the driver a veth hands over whole what its other end left to the device to cut apart.
+#[test]
+fn udp_that_was_to_be_cut_apart_is_no_datagram() {
+    alone!();
+    let Some(world) = World::new() else { return };
+    let mut xdp = world.open(XdpConfig::new("near").frames(1024).generic(true)).unwrap();
+    let socket = world.socket(&xdp);
+    // UDP_SEGMENT of SOL_UDP (udp(7)).
+    let cut = |bytes| onecopy_sys::sockopt::set_int(socket.as_fd(), 17, 103, bytes);
+    if cut(1000).is_err() {
+        return println!("lacking: UDP_SEGMENT (Linux 4.18)");
+    }
+    socket.send_to(&bytes(4000, 1), "10.78.0.2:9000").unwrap();
+    cut(0).unwrap();
+    socket.send_to(b"one", "10.78.0.2:9000").unwrap();
+    assert_eq!(next(&mut xdp, is_udp).payload().payload().host().unwrap().to_vec(), b"one");
+    assert_eq!(xdp.stats().trains, 1, "{xdp:?}");
 }
 
 /// A card leaves out what nobody has asked for.

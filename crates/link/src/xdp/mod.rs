@@ -38,6 +38,9 @@
 //! intact ([`XdpConfig::unfinished`]). Where an interface is no veth but its packets come from one (a bridge), say so, or have senders finish them
 //! (`ethtool -K IFACE tx off`).
 //!
+//! What the other end of a veth leaves to the device to cut apart comes whole where the program is behind the driver. TCP's is taken. UDP's (UDP_SEGMENT) would be one datagram of many: it is
+//! dropped and counted ([`Stats::trains`]); have that end cut it (`ethtool -K PEER tx-udp-segmentation off`).
+//!
 //! # Limits
 //!
 //! One queue of the interface, and so one shard. No segmentation by the device: each packet is one of the MTU's. A packet in several frames takes Linux 6.6: with an MTU of

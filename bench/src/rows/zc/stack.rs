@@ -7,10 +7,10 @@ use onecopy::advanced::chain::{Chain, Fragment, Writer};
 use onecopy::advanced::notify::threshold::Measured;
 use onecopy::advanced::notify::zerocopy::Tell;
 use onecopy::advanced::notify::{Config, Context as Notify, Lane, Queue, Segment};
-use onecopy::advanced::pool::provider::Heap;
-use onecopy::advanced::pool::{Page, PagePool, PoolConfig};
+use onecopy::advanced::pool::{Page, PagePool};
 use onecopy_inet::tcp::{Error, SendFlags};
 
+use super::ends::hot;
 use super::line;
 use super::world::World;
 use crate::rows::bytes;
@@ -54,12 +54,7 @@ impl Stack {
         };
         let (context, queue) = Notify::new();
         let lane = context.lane(Config { capacity: SENDS, ..Config::default() })?;
-        // The smallest pages that take a send whole: few lie in a round trip, so that they stay hot for the copy, and the receiver, who is
-        // charged for pages, is charged for little more than bytes.
-        let order = size.div_ceil(4096).next_power_of_two().trailing_zeros() as u8;
-        let pool = PagePool::new(PoolConfig::new().order(order), Heap::new())?;
-        let mut buffer = pool.alloc()?;
-        bytes::fill(buffer.bytes_mut().ok_or_else(|| anyhow!("a fresh page is shared"))?, 7, 0);
+        let (pool, buffer) = hot(size)?;
         Ok(Stack { size, way, buffer, pool, lane, queue, world: World::new(pair)?, given: 0, told: 0 })
     }
 

@@ -7,15 +7,14 @@ use anyhow::{Result, anyhow, bail, ensure};
 use onecopy::advanced::chain::{Chain, Fragment, Writer};
 use onecopy::advanced::link::{Capabilities, Link, Packet, Sink};
 use onecopy::advanced::notify::{Config, Context as Notify, Lane, Queue, Segment};
-use onecopy::advanced::pool::provider::Heap;
-use onecopy::advanced::pool::{Page, PagePool, PoolConfig};
+use onecopy::advanced::pool::{Page, PagePool};
 use onecopy_inet::ip::{self, Cidr};
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::stack::{self, Stack};
 use onecopy_inet::udp::Envelope;
 use onecopy_inet::wire::Mac;
 
-use super::ends::{PEER, US};
+use super::ends::{PEER, US, hot};
 use super::{LOOK, line};
 use crate::rows::bytes;
 
@@ -57,11 +56,7 @@ impl Datagrams {
         };
         let (context, queue) = Notify::new();
         let lane = context.lane(Config { capacity: SENDS, ..Config::default() })?;
-        // The smallest pages that take a datagram whole: they stay hot for the copy.
-        let order = size.div_ceil(4096).next_power_of_two().trailing_zeros() as u8;
-        let pool = PagePool::new(PoolConfig::new().order(order), Heap::new())?;
-        let mut buffer = pool.alloc()?;
-        bytes::fill(buffer.bytes_mut().ok_or_else(|| anyhow!("a fresh page is shared"))?, 7, 0);
+        let (pool, buffer) = hot(size)?;
         let network = Cidr::new(US, 24).ok_or_else(|| anyhow!("no such network"))?;
         // (The stack takes no MTU longer than IP's longest packet.)
         let link = Capabilities { mtu: u16::MAX.into(), ..Sink::new().capabilities() };

@@ -133,10 +133,24 @@ impl Chain {
     /// [`ChainError::MixedKinds`], [`ChainError::TooLong`]. The fragment is dropped, and with it its reference.
     #[inline]
     pub fn append(&mut self, fragment: Fragment) -> Result<(), ChainError> {
-        let kind = self.takes(&fragment, self.frags.len())?;
+        let grown = self.grown_by(&fragment)?;
+        self.put(fragment, grown);
+        Ok(())
+    }
+
+    /// Its length, true size and kind with `fragment` at its end, if that may be there.
+    #[inline]
+    fn grown_by(&self, fragment: &Fragment) -> Result<(u32, u32, Kind), ChainError> {
+        let kind = self.takes(fragment, self.frags.len())?;
         let (len, page) = (fragment.len(), fragment.page().len());
-        let held = if self.frags.last().is_some_and(|last| last.same_page(&fragment)) { 0 } else { page };
+        let held = if self.frags.last().is_some_and(|last| last.same_page(fragment)) { 0 } else { page };
         let (len, true_size) = grown(self.len, self.true_size, len, held)?;
+        Ok((len, true_size, kind))
+    }
+
+    /// Puts `fragment` at the end, which makes it what [`Chain::grown_by`] has said.
+    #[inline]
+    fn put(&mut self, fragment: Fragment, (len, true_size, kind): (u32, u32, Kind)) {
         match self.frags.last_mut() {
             Some(last) if last.joins(&fragment) => last.join(fragment),
             _ => self.frags.push_back(fragment),
@@ -145,7 +159,6 @@ impl Chain {
         if !matches!(self.checksum, Checksum::Partial { .. }) {
             self.checksum = Checksum::None;
         }
-        Ok(())
     }
 
     /// Puts a fragment in front; marks keep their place among the bytes. O(1), amortised. Of the checksum only a
@@ -173,6 +186,18 @@ impl Chain {
     pub fn concat(&mut self, other: &mut Chain) -> Result<(), ChainError> {
         if self.is_empty() && self.marks.is_none() && !other.is_empty() {
             *self = std::mem::take(other);
+            return Ok(());
+        }
+        if other.marks.is_none()
+            && (self.checksum, other.checksum) == (Checksum::None, Checksum::None)
+            && let Some(only) = other.frags.only()
+        {
+            // What a small send comes to.
+            let grown = self.grown_by(only)?;
+            if let Some(only) = other.frags.take_only() {
+                self.put(only, grown);
+            }
+            (other.len, other.true_size, other.kind) = (0, 0, None);
             return Ok(());
         }
         if let (Some(first), Some(added)) = (other.frags.first(), other.kind) {

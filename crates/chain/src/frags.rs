@@ -37,6 +37,24 @@ impl Frags {
         Frags::Inline(list)
     }
 
+    /// Its only fragment, where it has one and nothing on the heap.
+    #[inline]
+    pub fn only(&self) -> Option<&Fragment> {
+        match self {
+            Frags::Inline([only, None]) => only.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Takes [`Frags::only`] out.
+    #[inline]
+    pub fn take_only(&mut self) -> Option<Fragment> {
+        match self {
+            Frags::Inline([only, None]) => only.take(),
+            _ => None,
+        }
+    }
+
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -66,6 +84,7 @@ impl Frags {
         self.get(0)
     }
 
+    #[inline]
     pub fn last(&self) -> Option<&Fragment> {
         match self {
             Frags::Inline(list) => list.iter().rev().flatten().next(),
@@ -73,6 +92,7 @@ impl Frags {
         }
     }
 
+    #[inline]
     pub fn last_mut(&mut self) -> Option<&mut Fragment> {
         match self {
             Frags::Inline(list) => list.iter_mut().rev().flatten().next(),
@@ -221,13 +241,6 @@ impl Frags {
 
     /// Moves all of `other` behind what is here, or what is here before `other`, whichever is fewer.
     pub fn append(&mut self, other: &mut Frags) {
-        // What a small send comes to.
-        if let (Frags::Inline([one @ Some(_), None]), false) = (&mut *other, self.first().is_none()) {
-            if let Some(fragment) = one.take() {
-                self.push_back(fragment);
-            }
-            return;
-        }
         if self.len() >= other.len() {
             self.reserve(other.len());
             while let Some(fragment) = other.pop_front() {

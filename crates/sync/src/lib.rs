@@ -1,4 +1,4 @@
-//! Atomics facade, lock, places and a queue that pass values without one, a flag of who waits, a lock and a state that outlive the death of a process, a word to sleep on, coarse clock and the rule for spinning.
+//! Atomics facade, lock, places and a queue that pass values without one, a flag of who waits, shared ownership without a locked instruction for each handle, a lock and a state that outlive the death of a process, a word to sleep on, coarse clock and the rule for spinning.
 //!
 //! All atomics of the project come from [`atomic`]: `--cfg loom` swaps loom's in, so that the models of the
 //! ring, the doorbells and the lock run the very code that ships. clippy refuses std's own elsewhere.
@@ -13,6 +13,7 @@ pub mod spin;
 #[cfg(not(loom))]
 pub mod table;
 mod want;
+mod weighted;
 mod word;
 
 pub use holder::{HolderLock, Snapshot, Taken};
@@ -20,4 +21,5 @@ pub use mutex::{Mutex, MutexGuard, OwnedGuard};
 pub use queue::{Popper, Pusher, queue};
 pub use shelf::{Filler, Taker, shelf};
 pub use want::Want;
+pub use weighted::WeightedArc;
 pub use word::Word;

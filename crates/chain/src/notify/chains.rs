@@ -9,7 +9,7 @@ use crate::error::ChainError;
 use crate::fragment::Fragment;
 use onecopy_pool::Page;
 
-const _: () = assert!(size_of::<Segment<Chain>>() == 136);
+const _: () = assert!(size_of::<Segment<Chain>>() == 144);
 
 impl Payload for Chain {
     #[inline]
@@ -70,9 +70,7 @@ impl Segment<Chain> {
         let astray = back.notif().is_some() && self.is_astray();
         let len = self.payload().len;
         self.payload_mut().concat(back.payload_mut()).map_err(|_| Refused::Payload)?;
-        if let Some(theirs) = back.notif_mut().take() {
-            self.join_references(len, theirs);
-        }
+        self.join_references(len, back.notif_mut());
         if astray && let Some(notif) = self.notif_mut() {
             notif.pins_mut().lose_places();
         }

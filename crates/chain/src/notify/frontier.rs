@@ -6,7 +6,10 @@ use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_after_rmw};
 use std::sync::Arc;
 
 /// References on a send, in the low bits of its word.
-const REFS: u32 = (1 << 29) - 1;
+const REFS: u32 = (1 << 28) - 1;
+/// Another reference than the first one was ever taken on it. Who finds one reference and not this has the only one that there can be: one on an
+/// earlier send, which reaches here too, can only be made out of that.
+const SHARED: u32 = 1 << 28;
 /// Whether some of its bytes were copied is not known.
 pub(super) const UNKNOWN: u32 = 1 << 29;
 /// Some of its bytes were copied.
@@ -145,17 +148,22 @@ impl Frontier {
     pub(super) fn acquire(&self, id: u64) {
         // Relaxed: as with Arc, what the new holder may look at was handed to him with the segment. That the
         // frontier cannot pass meanwhile is the caller's reference, whose release comes later.
-        let old = self.slot(id).word.fetch_add(1, Ordering::Relaxed);
+        let word = &self.slot(id).word;
+        let old = word.fetch_add(1, Ordering::Relaxed);
         if old & REFS > REFS / 2 {
             // As Arc: only somebody who forgets references gets here, and running over would free for free.
             std::process::abort();
+        }
+        if old & SHARED == 0 {
+            // Relaxed: until this reference is given up there are two.
+            word.fetch_or(SHARED, Ordering::Relaxed);
         }
     }
 
     /// Whether there is one reference on `id`, the caller's, and nothing to be said of it.
     pub(super) fn is_held_once(&self, id: u64) -> bool {
         // Relaxed: only who holds a reference makes another, and the caller holds the only one.
-        self.slot(id).word.load(Ordering::Relaxed) == 1
+        self.slot(id).word.load(Ordering::Relaxed) & !SHARED == 1
     }
 
     /// Notes of the sends `lo..=hi` how some of their bytes left. Only for who holds a reference at or before `lo`.
@@ -182,6 +190,22 @@ impl Frontier {
             // the frontier that it moved to here (Dekker's handshake).
             fence_after_rmw();
             self.settle();
+        }
+    }
+
+    /// As [`Frontier::release`], while the caller keeps a reference on an earlier send, or another one on this: the frontier cannot have come
+    /// here, so that there is nothing to settle.
+    #[inline]
+    pub(super) fn release_behind(&self, id: u64) {
+        let word = &self.slot(id).word;
+        // Relaxed, the load: it is 1 only while nobody but the caller ever had a reference on it, and then nobody else writes it.
+        if word.load(Ordering::Relaxed) == 1 {
+            // Relaxed: as in `stack`.
+            word.store(0, Ordering::Relaxed);
+        } else {
+            // Release, as in `release`.
+            let old = word.fetch_sub(1, Ordering::Release);
+            debug_assert!(old & REFS > 0, "a reference on send {id} was given up twice");
         }
     }
 

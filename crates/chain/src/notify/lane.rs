@@ -5,8 +5,8 @@ use super::outcome::{Fate, First};
 use super::pins::Pins;
 use super::refused::Refused;
 use super::segment::{NotifRef, Payload, Segment};
+use onecopy_sync::WeightedArc;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How far sends may be stacked on one segment. A completion waits for the whole segment, so these bound its latency.
@@ -45,7 +45,7 @@ impl Default for Config {
 /// Submission of one socket's sends. Its completions come in the order of its sends, whatever order segments are
 /// freed in. Dropped: closed; what is under way still completes.
 pub struct Lane {
-    inner: Arc<Frontier>,
+    inner: WeightedArc<Frontier>,
     /// The next send's number.
     tail: u64,
     /// Sends that may be made before looking at the consumer's line again.
@@ -57,7 +57,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(inner: Arc<Frontier>, limits: Limits) -> Lane {
+    pub(super) fn new(inner: WeightedArc<Frontier>, limits: Limits) -> Lane {
         let room = inner.capacity();
         let age_ns = u64::try_from(limits.age.as_nanos()).unwrap_or(u64::MAX);
         Lane { inner, tail: 0, room, position: 0, limits, age_ns }
@@ -225,7 +225,7 @@ impl Lane {
             none @ None => {
                 let from = self.position;
                 let id = self.fill(user_data, bytes);
-                *none = Some(NotifRef::new(Pins::new(self.inner.clone(), id, from, bytes, at, now_ns)));
+                *none = Some(NotifRef::new(Pins::new(self.inner.split(), id, from, bytes, at, now_ns)));
                 Ok(id)
             }
             Some(notif) => {
@@ -236,7 +236,7 @@ impl Lane {
                 if pins.extend(&self.inner, id, from, bytes, at) {
                     self.inner.stack(id);
                 } else {
-                    pins.add(self.inner.clone(), id, from, bytes, at);
+                    pins.add(self.inner.split(), id, from, bytes, at);
                 }
                 Ok(id)
             }
@@ -285,7 +285,7 @@ impl Lane {
     pub fn open(&mut self, user_data: u64) -> Result<Notif, Refused> {
         self.look_for_room()?;
         let id = self.fill(user_data, 0);
-        Ok(Notif { inner: self.inner.clone(), id, linked: false, lost: true, bytes: 0 })
+        Ok(Notif { inner: self.inner.split(), id, linked: false, lost: true, bytes: 0 })
     }
 
     #[inline]
@@ -356,7 +356,7 @@ impl fmt::Debug for Lane {
 #[must_use = "a send that is not finished is cancelled"]
 #[derive(Debug)]
 pub struct Notif {
-    inner: Arc<Frontier>,
+    inner: WeightedArc<Frontier>,
     id: u64,
     linked: bool,
     /// Nothing of it, or not all of it, will ever be transmitted: until it is finished that is so.
@@ -408,19 +408,19 @@ impl Notif {
         now_ns: u64,
     ) -> Result<(), Refused> {
         // The bytes of a send are one run of the lane's.
-        if !Arc::ptr_eq(&lane.inner, &self.inner) || lane.tail != self.id + 1 {
+        if !WeightedArc::ptr_eq(&lane.inner, &self.inner) || lane.tail != self.id + 1 {
             return Err(Refused::Passed { id: self.id, next: lane.tail });
         }
         // A completion tells bytes in 32 bits, as does the lane's position: past that it would tell fewer.
         let Some(sum) = self.bytes.checked_add(bytes) else {
             return Err(Refused::TooLong { would_be: u64::from(self.bytes) + u64::from(bytes) });
         };
-        let inner = &self.inner;
+        let inner = &mut self.inner;
         let from = lane.position;
         match segment.notif_mut() {
             none @ None => {
                 inner.acquire(self.id);
-                *none = Some(NotifRef::new(Pins::new(inner.clone(), self.id, from, bytes, at, now_ns)));
+                *none = Some(NotifRef::new(Pins::new(inner.split(), self.id, from, bytes, at, now_ns)));
             }
             Some(notif) => {
                 let pins = notif.pins_mut();
@@ -428,7 +428,7 @@ impl Notif {
                 // An earlier reference covers this send as well; it holds until the segment is free.
                 if !pins.extend(inner, self.id, from, bytes, at) {
                     inner.acquire(self.id);
-                    pins.add(inner.clone(), self.id, from, bytes, at);
+                    pins.add(inner.split(), self.id, from, bytes, at);
                 }
             }
         }

@@ -113,6 +113,47 @@ fn the_halves_of_a_segment_complete_their_own_sends() {
     });
 }
 
+/// The second send's first reference goes by a plain store, while another thread moves the frontier up to the first one.
+#[test]
+fn a_send_that_is_put_behind_another_completes_with_it() {
+    loom::model(|| {
+        let (mut lane, mut queue) = lane();
+        let before = segment(&mut lane, [1]);
+        let mut first = segment(&mut lane, [2]);
+        let second = segment(&mut lane, [3]);
+        let other = thread::spawn(move || before.free(Fate::Sent));
+        first.join(second, |(), ()| Ok(())).unwrap();
+        first.free(Fate::Sent);
+        assert_eq!(user_data(&reap_all(&mut queue, 3)), [1, 2, 3]);
+        other.join().unwrap();
+    });
+}
+
+/// As in a packet that carries both, and is cut: there, too, the second send is held by the first one's reference for a while.
+#[test]
+fn a_send_that_is_put_behind_another_is_held_by_who_cuts_it_off_elsewhere() {
+    loom::model(|| {
+        let (mut lane, mut queue) = lane();
+        let mut first = segment(&mut lane, [1]);
+        let second = segment(&mut lane, [2]);
+        let (mut packet, rest) = (first.clone(), second.clone());
+        let other = thread::spawn(move || {
+            packet.join(rest, |(), ()| Ok(())).unwrap();
+            let back = packet.split_off(10, |()| ());
+            packet.free(Fate::Sent);
+            back
+        });
+        first.join(second, |(), ()| Ok(())).unwrap();
+        first.free(Fate::Sent);
+        let back = other.join().unwrap();
+        let mut all = queue.reap_all();
+        assert_eq!(user_data(&all), [1], "the second is held");
+        back.free(Fate::Sent);
+        queue.reap(|one| all.push(one));
+        assert_eq!(user_data(&all), [1, 2]);
+    });
+}
+
 /// A range takes a reference on a send that its segment holds by an earlier one only, and is cut while the segment is acknowledged.
 #[test]
 fn a_range_that_is_on_its_way_keeps_its_buffers_from_their_owner() {

@@ -3,14 +3,15 @@
 
 use super::frontier::{COPIED, DROPPED, Frontier, UNKNOWN};
 use super::outcome::Fate;
+use onecopy_sync::WeightedArc;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// A reference on send `lo` of a lane, for one unbroken piece of the lane's bytes on a segment: those of the sends `lo..=hi`, of which
 /// the first and the last may be there in part.
 #[derive(Debug)]
 pub(super) struct Pin {
-    lane: Arc<Frontier>,
+    /// None only in what another one has [absorbed](Pin::absorb).
+    lane: Option<WeightedArc<Frontier>>,
     lo: u64,
     hi: u64,
     /// Where in the lane's bytes the piece begins.
@@ -22,17 +23,28 @@ pub(super) struct Pin {
     fate: Fate,
 }
 
-const _: () = assert!(size_of::<Pin>() == 40);
+const _: () = assert!(size_of::<Pin>() == 48);
 
 /// In [`Pins::end`]: nobody knows any more where whose bytes lie.
 const NOWHERE: u64 = u64::MAX;
 
 impl Pin {
+    #[inline]
+    fn lane(&self) -> &WeightedArc<Frontier> {
+        self.lane.as_ref().expect("nobody has absorbed it")
+    }
+
+    /// One more handle of the lane, for a reference of its own.
+    #[inline]
+    fn split_lane(&mut self) -> Option<WeightedArc<Frontier>> {
+        self.lane.as_mut().map(WeightedArc::split)
+    }
+
     /// Makes it one with `bytes` bytes at `from`, of the sends `lo..=hi`, that come right behind these on the segment. False where they do
     /// not in the lane: then another reference has to hold them. (A piece has less than 4 GiB: positions are told apart by their differences.)
     #[inline]
-    fn extend(&mut self, lane: &Arc<Frontier>, lo: u64, hi: u64, from: u32, bytes: u32) -> bool {
-        let next = Arc::ptr_eq(&self.lane, lane)
+    fn extend(&mut self, lane: &WeightedArc<Frontier>, lo: u64, hi: u64, from: u32, bytes: u32) -> bool {
+        let next = WeightedArc::ptr_eq(self.lane(), lane)
             && (lo == self.hi || lo == self.hi + 1)
             && self.from.wrapping_add(self.bytes) == from;
         match self.bytes.checked_add(bytes) {
@@ -44,8 +56,25 @@ impl Pin {
         }
     }
 
+    /// Takes over what `next` holds, whose bytes come right behind these on the segment. False where another reference has to hold them.
+    /// (What is known of the bytes of one is not known of the other's.)
+    #[inline]
+    fn absorb(&mut self, next: &mut Pin) -> bool {
+        let alike = next.gap == 0 && self.fate == next.fate;
+        if !alike || !self.extend(next.lane(), next.lo, next.hi, next.from, next.bytes) {
+            return false;
+        }
+        // Nothing is said of the bytes, which live on: whoever holds them says the same.
+        if let (Some(ours), Some(theirs)) = (&mut self.lane, next.lane.take()) {
+            // Our own reference is on that send or an earlier one, and stays.
+            ours.release_behind(next.lo);
+            ours.merge(theirs);
+        }
+        true
+    }
+
     fn share(&self) -> Pin {
-        self.lane.acquire(self.lo);
+        self.lane().acquire(self.lo);
         Pin { lane: self.lane.clone(), ..*self }
     }
 
@@ -62,7 +91,7 @@ impl Pin {
 
     /// Where send `id`, which is not the last one, ends in the piece.
     fn end(&self, id: u64) -> u32 {
-        self.lane.end_of(id).wrapping_sub(self.from)
+        self.lane().end_of(id).wrapping_sub(self.from)
     }
 
     /// A reference of its own for `bytes` of its bytes from `at` on, at least one. It says nothing of what becomes of them, unless it is
@@ -71,7 +100,7 @@ impl Pin {
         let lo = self.first(|end| end > at);
         let hi = self.first(|end| end >= at + bytes);
         // Our own reference, on that send or an earlier one, holds the frontier until this one is taken.
-        self.lane.acquire(lo);
+        self.lane().acquire(lo);
         let from = self.from.wrapping_add(at);
         Pin { lane: self.lane.clone(), lo, hi, from, bytes, gap, fate: Fate::Sent }
     }
@@ -91,9 +120,9 @@ impl Pin {
             (false, _) => lo,
         };
         // As in `part`.
-        self.lane.acquire(lo);
+        self.lane().acquire(lo);
         let (from, bytes) = (self.from.wrapping_add(at), self.bytes - at);
-        let back = Pin { lane: self.lane.clone(), lo, from, bytes, gap: 0, ..self };
+        let back = Pin { lane: self.split_lane(), lo, from, bytes, gap: 0, ..self };
         (self.hi, self.bytes) = (front_hi, at);
         (Some(self), back)
     }
@@ -102,13 +131,14 @@ impl Pin {
 impl Drop for Pin {
     #[inline]
     fn drop(&mut self) {
+        let Some(lane) = &self.lane else { return };
         match self.fate {
             Fate::Sent => {}
-            Fate::Copied => self.lane.mark(self.lo, self.hi, COPIED),
-            Fate::Unknown => self.lane.mark(self.lo, self.hi, UNKNOWN),
-            Fate::Dropped => self.lane.mark(self.lo, self.hi, DROPPED),
+            Fate::Copied => lane.mark(self.lo, self.hi, COPIED),
+            Fate::Unknown => lane.mark(self.lo, self.hi, UNKNOWN),
+            Fate::Dropped => lane.mark(self.lo, self.hi, DROPPED),
         }
-        self.lane.release(self.lo);
+        lane.release(self.lo);
     }
 }
 
@@ -162,21 +192,30 @@ pub(super) struct Pins {
 impl Pins {
     /// Takes over a reference on `id`, whose bytes begin at `at`.
     #[inline]
-    pub(super) fn new(lane: Arc<Frontier>, id: u64, from: u32, bytes: u32, at: u32, opened_ns: u64) -> Pins {
-        let first = Pin { lane, lo: id, hi: id, from, bytes, gap: at, fate: Fate::Dropped };
+    pub(super) fn new(
+        lane: WeightedArc<Frontier>,
+        id: u64,
+        from: u32,
+        bytes: u32,
+        at: u32,
+        opened_ns: u64,
+    ) -> Pins {
+        let first = Pin { lane: Some(lane), lo: id, hi: id, from, bytes, gap: at, fate: Fate::Dropped };
         let end = u64::from(at) + u64::from(bytes);
         Pins { first, bytes: u64::from(bytes), end, opened_ns, more: More::default() }
     }
 
     #[inline]
-    pub(super) fn lane(&self) -> &Arc<Frontier> {
-        &self.first.lane
+    pub(super) fn lane(&self) -> &WeightedArc<Frontier> {
+        self.first.lane()
     }
 
     /// How many bytes there are, if they are all send `id`'s of that lane.
-    pub(super) fn only(&self, lane: &Arc<Frontier>, id: u64) -> Option<u32> {
+    pub(super) fn only(&self, lane: &WeightedArc<Frontier>, id: u64) -> Option<u32> {
         let first = &self.first;
-        let one = Arc::ptr_eq(&first.lane, lane) && (first.lo, first.hi) == (id, id) && self.more.0.is_none();
+        let one = WeightedArc::ptr_eq(first.lane(), lane)
+            && (first.lo, first.hi) == (id, id)
+            && self.more.0.is_none();
         one.then_some(first.bytes)
     }
 
@@ -220,7 +259,14 @@ impl Pins {
     /// Puts send `id`, the lane's newest, whose bytes begin at `at`, under the last reference that is there. False if its bytes do not
     /// follow those, in the lane and on the segment.
     #[inline]
-    pub(super) fn extend(&mut self, lane: &Arc<Frontier>, id: u64, from: u32, bytes: u32, at: u32) -> bool {
+    pub(super) fn extend(
+        &mut self,
+        lane: &WeightedArc<Frontier>,
+        id: u64,
+        from: u32,
+        bytes: u32,
+        at: u32,
+    ) -> bool {
         let extended = self.gap(at) == 0 && self.last().extend(lane, id, id, from, bytes);
         if extended {
             self.bytes += u64::from(bytes);
@@ -247,9 +293,9 @@ impl Pins {
     }
 
     /// Takes over a reference on send `id`, whose bytes begin at `at`, and do not follow those that are there.
-    pub(super) fn add(&mut self, lane: Arc<Frontier>, id: u64, from: u32, bytes: u32, at: u32) {
+    pub(super) fn add(&mut self, lane: WeightedArc<Frontier>, id: u64, from: u32, bytes: u32, at: u32) {
         let gap = self.gap(at);
-        self.more.push(Pin { lane, lo: id, hi: id, from, bytes, gap, fate: Fate::Dropped });
+        self.more.push(Pin { lane: Some(lane), lo: id, hi: id, from, bytes, gap, fate: Fate::Dropped });
         self.bytes += u64::from(bytes);
         self.end = self.end.saturating_add(u64::from(gap) + u64::from(bytes));
     }
@@ -317,6 +363,19 @@ impl Pins {
         self.first.gap = gap;
     }
 
+    /// As [`Pins::join`], where `back` holds one reference that ours goes on as, which is what a send put behind the one before it comes to: it
+    /// need not be moved, and holds nothing then. False, with nothing done, else.
+    #[inline]
+    pub(super) fn absorb(&mut self, len: u64, back: &mut Pins) -> bool {
+        let absorbed = back.more.0.is_none() && self.end >= len && self.last().absorb(&mut back.first);
+        if absorbed {
+            self.bytes += back.bytes;
+            self.end = self.end.saturating_add(back.end);
+            self.opened_ns = self.opened_ns.min(back.opened_ns);
+        }
+        absorbed
+    }
+
     /// Joins what `back` holds, whose payload comes behind the `len` bytes of ours. Of two references on bytes that follow each other the
     /// lower one stays.
     pub(super) fn join(&mut self, len: u64, back: Pins) {
@@ -326,16 +385,7 @@ impl Pins {
         self.bytes += bytes;
         self.end = self.end.saturating_add(gap).saturating_add(end);
         self.opened_ns = self.opened_ns.min(opened_ns);
-        // What is known of the bytes of one is not known of the other's.
-        let alike = next.gap == 0 && self.last().fate == next.fate;
-        let follows = alike && self.last().extend(&next.lane, next.lo, next.hi, next.from, next.bytes);
-        let apart = if follows {
-            // It goes without saying anything of the bytes, which live on: whoever holds them says the same.
-            next.fate = Fate::Sent;
-            None
-        } else {
-            Some(next)
-        };
+        let apart = if self.last().absorb(&mut next) { None } else { Some(next) };
         if apart.is_none() && more.0.is_none() {
             return;
         }

@@ -4,6 +4,7 @@ use super::frontier::Frontier;
 use super::outcome::Completion;
 use super::ready::{Consumer, Ready};
 use super::table::Table;
+use onecopy_sync::WeightedArc;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ pub struct Queue {
     ready: Arc<Ready>,
     table: Arc<Table>,
     /// A copy of the table, as far as it was needed.
-    lanes: Vec<Option<Arc<Frontier>>>,
+    lanes: Vec<Option<WeightedArc<Frontier>>>,
     /// Lanes that were taken from the stack and have completions, the one to be reaped next at the end. All are QUEUED.
     todo: Vec<u32>,
     consumer: Consumer,
@@ -111,7 +112,7 @@ impl Queue {
         found
     }
 
-    fn lane(&mut self, index: u32) -> Option<&Arc<Frontier>> {
+    fn lane(&mut self, index: u32) -> Option<&WeightedArc<Frontier>> {
         let at = index as usize;
         if self.lanes.get(at).is_none_or(Option::is_none) {
             if self.lanes.len() <= at {

@@ -3,6 +3,7 @@
 use super::outcome::Fate;
 use super::pins::Pins;
 use super::refused::Refused;
+use onecopy_sync::WeightedArc;
 
 /// What a segment carries: bytes, of which some are those of sends.
 ///
@@ -88,7 +89,8 @@ impl NotifRef {
 
     /// Whether `back` can be joined behind `len` bytes.
     fn takes(&self, len: u64, back: &NotifRef) -> Result<(), Refused> {
-        if !self.0.lane().is_told_with(back.0.lane()) {
+        let (ours, theirs) = (self.0.lane(), back.0.lane());
+        if !WeightedArc::ptr_eq(ours, theirs) && !ours.is_told_with(theirs) {
             return Err(Refused::Foreign);
         }
         if self.0.takes(len, &back.0) { Ok(()) } else { Err(Refused::Payload) }
@@ -216,9 +218,7 @@ impl<P: Payload> Segment<P> {
         if let Err(payload) = append(&mut self.payload, payload) {
             return Err((Segment { payload, notif }, Refused::Payload));
         }
-        if let Some(theirs) = notif {
-            self.join_references(len, theirs);
-        }
+        self.join_references(len, &mut { notif });
         Ok(())
     }
 
@@ -233,7 +233,14 @@ impl<P: Payload> Segment<P> {
 
     /// Takes them over, once their bytes are behind the `len` that were here before.
     #[inline]
-    pub(super) fn join_references(&mut self, len: u32, mut theirs: NotifRef) {
+    pub(super) fn join_references(&mut self, len: u32, theirs: &mut Option<NotifRef>) {
+        if let (Some(ours), Some(back)) = (&mut self.notif, &mut *theirs)
+            && ours.0.absorb(len.into(), &mut back.0)
+        {
+            *theirs = None;
+            return;
+        }
+        let Some(mut theirs) = theirs.take() else { return };
         match &mut self.notif {
             Some(ours) => ours.0.join(len.into(), theirs.0),
             ours @ None => {

@@ -3,7 +3,7 @@
 use super::frontier::Frontier;
 use super::ready::{self, Ready};
 use super::refused::Refused;
-use onecopy_sync::Mutex;
+use onecopy_sync::{Mutex, WeightedArc};
 use std::sync::Arc;
 
 /// What who makes lanes and who reaps them share.
@@ -12,7 +12,7 @@ pub(super) struct Table(Mutex<Lanes>);
 
 #[derive(Debug, Default)]
 struct Lanes {
-    lanes: Vec<Option<Arc<Frontier>>>,
+    lanes: Vec<Option<WeightedArc<Frontier>>>,
     /// Numbers that no lane has.
     free: Vec<u32>,
     /// Nobody reaps any more.
@@ -25,7 +25,7 @@ impl Table {
     /// # Errors
     ///
     /// [`Refused::Closed`]: the queue was dropped. [`Refused::Full`]: there are 2^29 lanes.
-    pub(super) fn add(&self, capacity: u32, ready: &Arc<Ready>) -> Result<Arc<Frontier>, Refused> {
+    pub(super) fn add(&self, capacity: u32, ready: &Arc<Ready>) -> Result<WeightedArc<Frontier>, Refused> {
         let mut table = self.0.lock();
         if table.gone {
             return Err(Refused::Closed);
@@ -40,13 +40,13 @@ impl Table {
                 table.lanes.len() as u32 - 1
             }
         };
-        let lane = Arc::new(Frontier::new(capacity, ready.clone(), index));
+        let lane = WeightedArc::new(Frontier::new(capacity, ready.clone(), index));
         table.lanes[index as usize] = Some(lane.clone());
         Ok(lane)
     }
 
     /// The lane `index`.
-    pub(super) fn get(&self, index: u32) -> Option<Arc<Frontier>> {
+    pub(super) fn get(&self, index: u32) -> Option<WeightedArc<Frontier>> {
         self.0.lock().lanes[index as usize].clone()
     }
 

@@ -279,17 +279,21 @@ impl Chain {
             false => self.checksum.cut(n)?.1,
         };
         self.len -= n as u32;
-        let mut left = n;
-        while left > 0
-            && let Some(first) = self.frags.get_mut(0)
-        {
-            if left < first.len() {
-                first.cut_front(left);
-                break;
+        let (mut left, mut gone) = (n, 0);
+        let mut frags = self.frags.iter().peekable();
+        while let Some(fragment) = frags.next_if(|fragment| fragment.len() <= left) {
+            left -= fragment.len();
+            gone += 1;
+            if !frags.peek().is_some_and(|next| next.same_page(fragment)) {
+                self.true_size -= fragment.page().len() as u32;
             }
-            left -= first.len();
-            let gone = self.frags.pop_front();
-            self.no_longer_holds(gone, Frags::first);
+        }
+        self.frags.drop_front(gone);
+        if let Some(first) = self.frags.get_mut(0).filter(|_| left > 0) {
+            first.cut_front(left);
+        }
+        if self.len == 0 {
+            self.kind = None;
         }
         if let Some(ours) = &mut self.marks {
             drop(ours.split_front(marks, n));
@@ -389,18 +393,26 @@ impl Chain {
             chain.frags.reserve(last - index + 1);
         }
         let mut left = len;
-        let mut last: Option<&Fragment> = None;
-        for fragment in self.frags.iter_from(index) {
-            let n = left.min(fragment.len() - within);
-            chain.frags.push_back(fragment.part(within, n));
-            if !last.is_some_and(|last| last.same_page(fragment)) {
-                chain.true_size += fragment.page().len() as u32;
+        let mut frags = self.frags.iter_from(index);
+        while left > 0
+            && let Some(first) = frags.next()
+        {
+            // The references of those that follow on each other in one page are taken at once.
+            let (mut run, mut bytes) = (1, first.len() - within);
+            let more = frags.clone().take_while(|next| next.same_page(first));
+            for next in more {
+                if bytes >= left {
+                    break;
+                }
+                (run, bytes) = (run + 1, bytes + next.len());
             }
-            left -= n;
-            if left == 0 {
-                break;
+            chain.true_size += first.page().len() as u32;
+            let of_run = std::iter::once(first).chain(frags.by_ref().take(run as usize - 1));
+            for (fragment, page) in of_run.zip(first.page().clones(run)) {
+                let n = left.min(fragment.len() - within);
+                chain.frags.push_back(fragment.part_with(page, within, n));
+                (left, within) = (left - n, 0);
             }
-            (within, last) = (0, Some(fragment));
         }
         if self.marks.is_some() {
             self.duplicate_marks(before..until, offset, chain);

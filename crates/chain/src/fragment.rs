@@ -111,6 +111,16 @@ impl Fragment {
         Fragment(self.0.part(at, len))
     }
 
+    /// As [`Fragment::part`], with `page`, which is its page, for the reference.
+    #[inline]
+    pub(crate) fn part_with(&self, page: Page, at: usize, len: usize) -> Fragment {
+        Fragment(self.0.part_with(page, at, len))
+    }
+
+    pub(crate) fn into_part(self) -> Part {
+        self.0
+    }
+
     /// Loses its first `n` bytes, fewer than it has.
     pub(crate) fn cut_front(&mut self, n: usize) {
         self.0.cut_front(n);

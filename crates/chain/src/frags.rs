@@ -1,6 +1,7 @@
 //! The list behind a chain: two fragments without the heap, a deque from the third on until it is drained.
 
 use crate::fragment::Fragment;
+use onecopy_pool::drop_parts;
 use std::collections::VecDeque;
 
 /// See [`Frags::INLINE`].
@@ -23,6 +24,15 @@ pub(crate) enum Frags {
 impl Default for Frags {
     fn default() -> Frags {
         Frags::Inline([const { None }; INLINE])
+    }
+}
+
+impl Drop for Frags {
+    #[inline]
+    fn drop(&mut self) {
+        if let Frags::Deque(list) = self {
+            drop_parts(list.drain(..).map(Fragment::into_part));
+        }
     }
 }
 
@@ -216,6 +226,17 @@ impl Frags {
     fn drained(&mut self) {
         if matches!(self, Frags::Deque(list) if list.is_empty()) {
             *self = Frags::default();
+        }
+    }
+
+    /// Drops the first `count`; there are as many. References to one page in a row go at once.
+    pub fn drop_front(&mut self, count: usize) {
+        match self {
+            Frags::Inline(_) => (0..count).for_each(|_| drop(self.pop_front())),
+            Frags::Deque(list) => {
+                drop_parts(list.drain(..count).map(Fragment::into_part));
+                self.drained();
+            }
         }
     }
 

@@ -28,6 +28,23 @@ pub(crate) unsafe fn put(page: Tagged) {
     }
 }
 
+/// Gives up `count` references, at least one. The last one sends the page home.
+///
+/// # Safety
+///
+/// The caller owns them, and they are gone.
+#[inline]
+pub(crate) unsafe fn put_many(page: Tagged, count: u64) {
+    // SAFETY: the caller's references keep pool and descriptor alive; `give_up` tells whether the page is ours alone.
+    unsafe {
+        if count == REF {
+            put(page);
+        } else if Desc::give_up(page.desc(), count) {
+            put_last(page);
+        }
+    }
+}
+
 /// Sends a page home.
 ///
 /// # Safety

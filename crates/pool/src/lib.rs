@@ -43,6 +43,7 @@ mod device;
 mod error;
 mod hold;
 mod home;
+mod many;
 mod memory;
 #[cfg(all(test, loom))]
 mod models;
@@ -66,6 +67,7 @@ pub use config::PoolConfig;
 pub use device::{Copied, Device, DeviceMemory};
 pub use error::{AdoptError, AllocError, AreaError, Damage, Lie, OpenError, ReturnError};
 pub use hold::Hold;
+pub use many::{Clones, drop_parts};
 pub use memory::{Area, HostMemory};
 pub use netmem::{DeviceId, Netmem};
 pub use page::Page;

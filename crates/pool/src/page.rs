@@ -4,6 +4,7 @@ use crate::debug::What;
 use crate::desc::{CUT, Desc, REF, WATCHED};
 use crate::hold::Hold;
 use crate::home;
+use crate::many::Clones;
 use crate::memory::Memory;
 use crate::netmem::{DEVICE, DeviceId, Netmem};
 use crate::provider::MemoryProvider;
@@ -297,6 +298,20 @@ impl Page {
         // SAFETY: the reference keeps the descriptor valid up to the addition.
         unsafe { page.desc().as_ref() }.tokens.fetch_add(1, Ordering::Release);
         page.netmem()
+    }
+}
+
+impl Page {
+    /// `count` more references, as so many calls of [`Page::clone`] would take, by one locked instruction.
+    #[inline]
+    #[track_caller]
+    pub fn clones(&self, count: u32) -> Clones {
+        let count = u64::from(count);
+        if self.desc().take_many(count) {
+            (0..count).for_each(|_| self.shared().watch(self.index(), What::Cloned));
+        }
+        // SAFETY: just taken.
+        unsafe { Clones::of(self.0, count) }
     }
 }
 

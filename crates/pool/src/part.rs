@@ -147,8 +147,20 @@ impl Part {
     #[inline]
     #[must_use]
     pub fn part(&self, at: usize, len: usize) -> Part {
+        self.part_with(self.page.clone(), at, len)
+    }
+
+    /// As [`Part::part`], with `page` for its reference: see [`Page::clones`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Part::part`], and if `page` is another one.
+    #[inline]
+    #[must_use]
+    pub fn part_with(&self, page: Page, at: usize, len: usize) -> Part {
         assert!(len > 0 && at < self.len() && len <= self.len() - at, "{len} bytes from {at} of {self:?}");
-        Part { page: self.page.clone(), at: self.at + at as u32, len: len as u32 }
+        assert!(page.is_same(&self.page), "a part of {self:?} with a reference to {page:?}");
+        Part { page, at: self.at + at as u32, len: len as u32 }
     }
 
     /// Loses its first `n` bytes.

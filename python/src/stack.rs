@@ -215,6 +215,18 @@ impl Stack {
         Ok(Some(stats))
     }
 
+    /// What of device memory it has refused since it was made, of all its sockets, by why: binds ("rx_", "tx_"), sends ("send_"), and tokens that Connection.dont_need was
+    /// given and that were nobody's ("tokens_stale": given back before; "tokens_unknown": never given out by that connection, such as another one's). What is refused
+    /// changes nothing else.
+    fn device_refusals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stack = self.stack.get().map_err(failed)?;
+        let all = PyDict::new(py);
+        for (name, count) in stack.device_refusals().each() {
+            all.set_item(name, count)?;
+        }
+        Ok(all)
+    }
+
     /// Binds memory of a device to receive queues: TCP's payload that comes to them lies there, and Connection.recv_frags receives it. It is unbound when the Binding is
     /// closed, or gone.
     ///

@@ -236,6 +236,38 @@ def test_a_wrong_bind_says_what_the_kernels_does(world: World) -> None:
         fails(errno.EOPNOTSUPP, call)
 
 
+def moved(stack: onecopy.Stack, before: dict[str, int]) -> dict[str, int]:
+    """The counters of what a stack has refused that are not as before."""
+    return {name: now - before[name] for name, now in stack.device_refusals().items() if now != before[name]}
+
+
+def test_what_is_refused_is_counted_by_why_and_takes_nothing(world: World) -> None:
+    zero = world.far.device_refusals()
+    assert set(zero.values()) == {0} and world.near.device_refusals() == zero
+    fails(errno.EINVAL, world.far.bind_rx, world.memory, [])
+    fails(errno.ERANGE, world.far.bind_rx, world.memory, [5])
+    fails(errno.EINVAL, world.far.bind_rx, onecopy.DeviceMemory.opaque(4096), [1])
+    assert world.memory.free == world.memory.nbytes
+    with world.bind():
+        fails(errno.EEXIST, world.far.bind_rx, world.memory, [1])
+        fails(errno.EBUSY, world.far.bind_tx, world.memory)
+        binds = {"rx_no_queue": 1, "rx_no_such_queue": 1, "rx_too_small": 1, "rx_bound": 1, "tx_busy": 1}
+        assert moved(world.far, zero) == binds
+        before = world.far.device_refusals()
+        sender, receiver = world.connected()
+        sender.send(b"12")
+        frags = [receiver.recv_frags(1).device[0] for _ in range(2)]
+        assert receiver.dont_need([1, 1, (2, 3)]) == 2
+        assert moved(world.far, before) == {"tokens_stale": 1, "tokens_unknown": 2}
+        fails(errno.EINVAL, receiver.dont_need, [1] * 129)
+        del frags
+        assert moved(world.far, before) == {"tokens_stale": 1, "tokens_unknown": 2, "token_calls": 1}
+        assert receiver.tokens_held == 0 and world.all_home()
+        sender.send(b"as ever")
+        assert received(receiver, 7) == b"as ever"
+    assert world.near.device_refusals() == zero
+
+
 def test_the_kernels_tcp_receives_into_memory_by_its_own_copy(kernel: onecopy.Stack) -> None:
     memory = onecopy.DeviceMemory.opaque(1 << 20)
     # Flows that nobody steers need a queue of their own.

@@ -167,6 +167,10 @@ def test_a_wrong_send_says_what_the_kernels_does(world: World) -> None:
     with world.bind() as rx:
         assert rx.id >= 0 and source.tx.id >= 0
         fails(errno.EBUSY, world.far.bind_tx, world.memory)
+    near, far = world.near.device_refusals(), world.far.device_refusals()
+    counted = {"send_outside": 4, "send_too_long": 1, "tx_busy": 1, "rx_busy": 1}
+    assert {name: count for name, count in near.items() if count} == counted
+    assert {name: count for name, count in far.items() if count} == {"send_foreign": 1, "tx_busy": 2}
     # None of these has sent anything.
     sender.send(b"nothing before")
     assert receiver.recv(100) == b"nothing before"

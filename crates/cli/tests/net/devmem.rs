@@ -29,6 +29,8 @@ fn all_by_reference(received: &Value, bytes: u64) {
     let of = |name| -> u64 {
         received["queues"].as_array().unwrap().iter().map(|queue| number(queue, name)).sum()
     };
+    let refused = received["refused"].as_object().unwrap();
+    assert!(refused.len() > 10 && refused.values().all(|count| *count == 0), "{refused:?}");
     let (placed, landed) = (of("placed_bytes"), of("landed_bytes"));
     assert!(placed >= bytes, "{received}");
     // The device's own count says the same: what the kernel put there itself it did not copy.
@@ -98,6 +100,7 @@ fn all_checks_pass(out: &[u8], peer: &str) {
     };
     assert!(said("headers are split off from 1 byte to 8 KiB").contains("nothing linear"));
     assert!(said("deactivate a bound queue").starts_with("refused: "));
+    assert!(said("bind memory that is sent from").ends_with("(counted: rx_busy)"));
 }
 
 #[test]

@@ -104,13 +104,9 @@ impl Token {
         self.frag
     }
 
-    /// Gives the token back. Returns whether it was still there.
+    /// Gives the token back. Returns whether it was still there; one that was not is counted ([`Refusals::tokens_stale`](crate::devmem::Refusals::tokens_stale)).
     #[must_use = "to drop it gives it back, too"]
     pub fn give_back(mut self) -> bool {
-        self.home_again()
-    }
-
-    fn home_again(&mut self) -> bool {
         self.home.take().is_some_and(|home| home.give_back(&[self.frag.into()]) > 0)
     }
 
@@ -123,6 +119,8 @@ impl Token {
 
 impl Drop for Token {
     fn drop(&mut self) {
-        self.home_again();
+        if let Some(home) = self.home.take() {
+            home.give_back_all(&[self.frag]);
+        }
     }
 }

@@ -10,6 +10,7 @@
 //! | `frag`, `frags`, `tokens` | bytes in a device's memory, by reference, and who has them |
 //! | `refill`, `hunger` | how they come back without a call, and who waits for them |
 //! | `event`, `by_nic` | what is told of memory that is bound, and why no NIC puts payload there |
+//! | `refused` | what of it was refused, counted by why |
 
 mod by_nic;
 mod common;
@@ -20,6 +21,7 @@ mod hunger;
 mod lend;
 mod meta;
 mod refill;
+mod refused;
 pub(crate) mod tcp;
 mod tokens;
 mod train;
@@ -34,6 +36,8 @@ pub(crate) use hunger::{Filled, Hunger};
 pub(crate) use lend::{Taken, leave_unfinished, lend};
 pub use meta::{Message, Meta};
 pub use refill::{RefillRing, RefillStats};
+pub use refused::Refusals;
+pub(crate) use refused::{NotCounted, Refusal, Refused, Which};
 pub use tokens::Hold;
 pub(crate) use tokens::Tokens;
 pub(crate) use train::{Limits, alike};

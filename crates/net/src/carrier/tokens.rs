@@ -2,6 +2,7 @@
 
 use super::frag::{Frag, TokenRange};
 use super::hunger::{Filled, Hunger};
+use super::refused::{Nobodys, Refused};
 use onecopy_chain::Fragment;
 use onecopy_pool::provider::CopyError;
 use onecopy_sync::{Mutex, Popper, Pusher, queue};
@@ -18,6 +19,8 @@ pub(crate) struct Tokens {
     state: Mutex<State>,
     /// Whose pages they are, as far as it waits for them.
     hunger: Arc<Hunger>,
+    /// Where their stack counts those that come back and are nobody's.
+    refused: Arc<Refused>,
     /// Tells it that some have come home, without the lock.
     tell: Box<dyn Fn() + Send + Sync>,
     /// It is told each time, whoever waits.
@@ -26,12 +29,19 @@ pub(crate) struct Tokens {
 
 #[derive(Debug, Default)]
 struct State {
-    held: HashMap<u64, Fragment, BuildHasherDefault<InOrder>>,
-    last: u64,
+    out: Out,
     /// The socket is closed: what is given out now is given back at once.
     closed: bool,
     /// What comes back without a call, if there is a way for it.
     ring: Option<Ring>,
+}
+
+/// Which are out.
+#[derive(Debug, Default)]
+struct Out {
+    held: HashMap<u64, Fragment, BuildHasherDefault<InOrder>>,
+    /// The last one that was given out.
+    last: u64,
 }
 
 /// The side of a [`RefillRing`](super::RefillRing) that tokens are taken out of.
@@ -43,17 +53,36 @@ struct Ring {
     passed_over: u64,
 }
 
+/// Fragments that are free, once they are dropped without the lock, and what came back with them.
+#[derive(Default)]
+struct Freed {
+    fragments: Vec<Fragment>,
+    nobodys: Nobodys,
+}
+
 impl State {
     /// Takes in what the program has pushed. Whoever looks which fragments it has does so first.
-    fn take_in(&mut self, freed: &mut Vec<Fragment>) {
+    fn take_in(&mut self, freed: &mut Freed) {
         let Some(ring) = &mut self.ring else { return };
         for token in ring.tokens.drain() {
             ring.taken += 1;
-            match self.held.remove(&token) {
-                Some(fragment) => freed.push(fragment),
-                None => ring.passed_over += 1,
-            }
+            ring.passed_over += u64::from(!self.out.take_back(token, freed));
         }
+    }
+}
+
+impl Out {
+    /// Takes one token back; returns whether it was somebody's.
+    fn take_back(&mut self, token: u64, freed: &mut Freed) -> bool {
+        match self.held.remove(&token) {
+            Some(fragment) => {
+                freed.fragments.push(fragment);
+                return true;
+            }
+            None if (1..=self.last).contains(&token) => freed.nobodys.stale += 1,
+            None => freed.nobodys.unknown += 1,
+        }
+        false
     }
 }
 
@@ -75,13 +104,21 @@ impl Hasher for InOrder {
 
 impl Tokens {
     /// None yet; `tell` is called when pages have come home that `hunger` says somebody waits for.
-    pub fn new(hunger: Arc<Hunger>, tell: impl Fn() + Send + Sync + 'static) -> Tokens {
-        Tokens { state: Mutex::default(), hunger, tell: Box::new(tell), always: false }
+    pub fn new(
+        hunger: Arc<Hunger>,
+        refused: Arc<Refused>,
+        tell: impl Fn() + Send + Sync + 'static,
+    ) -> Tokens {
+        Tokens { state: Mutex::default(), hunger, refused, tell: Box::new(tell), always: false }
     }
 
     /// As [`Tokens::new`]; `tell` is called each time that some have come home.
-    pub fn telling(hunger: Arc<Hunger>, tell: impl Fn() + Send + Sync + 'static) -> Tokens {
-        Tokens { always: true, ..Tokens::new(hunger, tell) }
+    pub fn telling(
+        hunger: Arc<Hunger>,
+        refused: Arc<Refused>,
+        tell: impl Fn() + Send + Sync + 'static,
+    ) -> Tokens {
+        Tokens { always: true, ..Tokens::new(hunger, refused, tell) }
     }
 
     /// Whose pages they are, as far as it waits for them.
@@ -96,44 +133,45 @@ impl Tokens {
             let token = if state.closed {
                 0
             } else {
-                state.last += 1;
-                state.last
+                state.out.last += 1;
+                state.out.last
             };
             if token != 0 {
-                state.held.insert(token, fragment);
+                state.out.held.insert(token, fragment);
             }
             into.push(Frag { token, ..frag });
         }
     }
 
-    /// Takes tokens back; of those that nobody has, nothing becomes. Returns fragments that are free by it.
+    /// Takes tokens back; those that nobody has are counted, and nothing else becomes of them. Returns fragments that are free by it.
     pub fn give_back(&self, ranges: &[TokenRange]) -> usize {
-        let mut freed = Vec::new();
+        let mut freed = Freed::default();
         let mut left = MOST;
         let before;
         {
             let mut state = self.state.lock();
             state.take_in(&mut freed);
-            before = freed.len();
+            before = freed.fragments.len();
             for range in ranges {
                 let count = (range.count as usize).min(left);
                 left -= count;
-                let tokens = (0..count as u64).map_while(|n| range.start.checked_add(n));
-                freed.extend(tokens.filter_map(|token| state.held.remove(&token)));
+                for token in (0..count as u64).map_while(|n| range.start.checked_add(n)) {
+                    state.out.take_back(token, &mut freed);
+                }
             }
         }
-        let count = freed.len() - before;
+        let count = freed.fragments.len() - before;
         self.home(freed);
         count
     }
 
-    /// Takes these back, however many they are.
+    /// Takes these back, however many they are. Some may have come back before, by number: their owner does not know, and that is nobody's mistake.
     pub fn give_back_all(&self, frags: &[Frag]) {
-        let mut freed = Vec::new();
+        let mut freed = Freed::default();
         {
             let mut state = self.state.lock();
             state.take_in(&mut freed);
-            freed.extend(frags.iter().filter_map(|frag| state.held.remove(&frag.token)));
+            freed.fragments.extend(frags.iter().filter_map(|frag| state.out.held.remove(&frag.token)));
         }
         self.home(freed);
     }
@@ -141,18 +179,18 @@ impl Tokens {
     /// Another reference to the page of a fragment that the program has.
     pub fn hold(self: &Arc<Tokens>, token: u64) -> Option<Hold> {
         self.take_in();
-        let fragment = self.state.lock().held.get(&token).cloned()?;
+        let fragment = self.state.lock().out.held.get(&token).cloned()?;
         Some(Hold { fragment: Some(fragment), home: Arc::clone(self) })
     }
 
     /// The socket is closed: what its program has not given back is free.
     pub fn close(&self) {
-        let mut freed = Vec::new();
+        let mut freed = Freed::default();
         {
             let mut state = self.state.lock();
             state.take_in(&mut freed);
             state.closed = true;
-            freed.extend(std::mem::take(&mut state.held).into_values());
+            freed.fragments.extend(std::mem::take(&mut state.out.held).into_values());
         }
         self.home(freed);
     }
@@ -160,7 +198,7 @@ impl Tokens {
     /// How many the program has.
     pub fn held(&self) -> usize {
         self.take_in();
-        self.state.lock().held.len()
+        self.state.lock().out.held.len()
     }
 
     /// The other side of a ring of so many entries, from which tokens are taken in from now on; None where there is one.
@@ -178,7 +216,7 @@ impl Tokens {
     pub(super) fn end_ring(&self) {
         let freed = {
             let mut state = self.state.lock();
-            let mut freed = Vec::new();
+            let mut freed = Freed::default();
             state.take_in(&mut freed);
             state.ring = None;
             freed
@@ -193,30 +231,36 @@ impl Tokens {
 
     /// Takes in what lies in the ring.
     pub fn take_in(&self) {
-        self.home(self.taken());
+        let mut freed = Freed::default();
+        self.state.lock().take_in(&mut freed);
+        self.home(freed);
     }
 
     /// The same, and `token` behind it, as if that had been the last in the ring.
     pub(super) fn take_in_and(&self, token: u64) {
         let freed = {
             let mut state = self.state.lock();
-            let mut freed = Vec::new();
+            let mut freed = Freed::default();
             state.take_in(&mut freed);
-            let fragment = state.held.remove(&token);
+            let there = state.out.take_back(token, &mut freed);
             if let Some(ring) = &mut state.ring {
                 ring.taken += 1;
-                ring.passed_over += u64::from(fragment.is_none());
+                ring.passed_over += u64::from(!there);
             }
-            freed.extend(fragment);
             freed
         };
         self.home(freed);
     }
 
-    /// Sends pages home, through their pool's return ring.
-    fn home(&self, freed: Vec<Fragment>) {
-        let count = freed.len();
-        drop(freed);
+    /// Sends pages home, through their pool's return ring, and counts what was nobody's.
+    fn home(&self, freed: Freed) {
+        self.refused.count_tokens(freed.nobodys);
+        self.free(freed.fragments);
+    }
+
+    fn free(&self, fragments: Vec<Fragment>) {
+        let count = fragments.len();
+        drop(fragments);
         if count > 0 && (self.always || self.hunger.feeds()) {
             (self.tell)();
         }
@@ -225,9 +269,10 @@ impl Tokens {
 
 impl Filled for Tokens {
     fn taken(&self) -> Vec<Fragment> {
-        let mut freed = Vec::new();
+        let mut freed = Freed::default();
         self.state.lock().take_in(&mut freed);
-        freed
+        self.refused.count_tokens(freed.nobodys);
+        freed.fragments
     }
 }
 
@@ -263,7 +308,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.home.home(self.fragment.take().into_iter().collect());
+        self.home.free(self.fragment.take().into_iter().collect());
     }
 }
 

@@ -1,7 +1,7 @@
 //! Memory that is bound to receive queues, and the queues.
 
 use super::path::{Path, Why};
-use crate::carrier::Event;
+use crate::carrier::{Event, NotCounted, Refusal, Which};
 use crate::kernel;
 use crate::own::{Inner, Shard};
 use crate::stack::Stack;
@@ -133,16 +133,14 @@ pub(super) fn reachable(memory: &DeviceMemory, registered: bool) -> Result<()> {
 }
 
 /// Binds memory to connections that the kernel carries.
-fn bind_kernel(devices: &Arc<kernel::Devices>, memory: &DeviceMemory, queues: &[u32]) -> Result<Binding> {
+fn bind_kernel(devices: &Arc<kernel::Devices>, memory: &DeviceMemory, queues: &[u32]) -> NotCounted<Binding> {
     if memory.len() < LEAST.1 {
-        return Err(Error::new(Op::Bind, Errno::INVAL)
-            .about("memory")
-            .because("the memory is too small; give 64 KiB"));
+        return Err(too_small("the memory is too small; give 64 KiB"));
     }
     let claim = memory.claim(Purpose::Receive).ok_or_else(sent_from)?;
     let bound = devices.bind(memory, queues).map_err(|why| match why {
-        kernel::NotBound::Queues(why) => bad(Op::Bind, why),
-        kernel::NotBound::Memory(why, by_nic) => kernel::not_bound(why, by_nic.as_ref()),
+        kernel::NotBound::Queues(why) => bad_queue(why),
+        kernel::NotBound::Memory(why, by_nic) => unsupported(kernel::not_bound(why, by_nic.as_ref())),
     })?;
     let path = match bound.taken {
         kernel::Taken::Nic => Path::Nic,
@@ -158,10 +156,34 @@ fn bind_kernel(devices: &Arc<kernel::Devices>, memory: &DeviceMemory, queues: &[
     })
 }
 
-fn sent_from() -> Error {
-    Error::new(Op::Bind, Errno::BUSY)
+fn sent_from() -> Refusal {
+    let error = Error::new(Op::Bind, Errno::BUSY)
         .about("memory")
-        .because("all of the memory's pages are sent from; drop its TxBinding first, or bind other memory")
+        .because("all of the memory's pages are sent from; drop its TxBinding first, or bind other memory");
+    Refusal::new(|refused| &refused.rx_busy, error)
+}
+
+fn too_small(why: &'static str) -> Refusal {
+    let error = Error::new(Op::Bind, Errno::INVAL).about("memory").because(why);
+    Refusal::new(|refused| &refused.rx_too_small, error)
+}
+
+fn unsupported(error: Error) -> Refusal {
+    Refusal::new(|refused| &refused.rx_unsupported, error)
+}
+
+fn bad_queue(why: BadQueue) -> Refusal {
+    let which: Which = match why {
+        BadQueue::None => |refused| &refused.rx_no_queue,
+        BadQueue::OutOfRange { .. } => |refused| &refused.rx_no_such_queue,
+        BadQueue::Bound { .. } => |refused| &refused.rx_bound,
+        BadQueue::NotSplit => |refused| &refused.rx_not_split,
+        BadQueue::PageSize { .. } => |refused| &refused.rx_page_size,
+        BadQueue::NoneLeft => |refused| &refused.rx_none_left,
+        // (Of changes of the queues, not of binds.)
+        _ => |refused| &refused.rx_unsupported,
+    };
+    Refusal::new(which, bad(Op::Bind, why))
 }
 
 /// Packets of the longest kind that bound memory has to hold at least, and how many bytes.
@@ -257,38 +279,42 @@ impl Stack {
     /// is not; EEXIST for one that is bound already; E2BIG for pages larger than 4 KiB; ENODEV where the link is gone; EOPNOTSUPP where the
     /// link does not split headers ([`Port::splits_headers`](crate::Port::splits_headers)), the stack has several shards, or the memory is a dma-buf that its
     /// driver maps for nobody ([`DeviceMemory::copies`]). EBUSY for memory that is sent from
-    /// ([`Stack::bind_tx`]), by this stack or another one.
+    /// ([`Stack::bind_tx`]), by this stack or another one. Each is counted by why ([`Stack::device_refusals`]), and changes nothing.
     pub fn bind_rx(&self, memory: &DeviceMemory, queues: &[u32]) -> Result<Binding> {
-        if let Some(devices) = self.kernel_devices() {
-            return bind_kernel(devices, memory, queues);
-        }
+        let bound = match self.kernel_devices() {
+            Some(devices) => bind_kernel(devices, memory, queues),
+            None => self.bind_own(memory, queues),
+        };
+        bound.map_err(|refusal| refusal.counted(self.refused()))
+    }
+
+    fn bind_own(&self, memory: &DeviceMemory, queues: &[u32]) -> NotCounted<Binding> {
+        let inner = self.only(Op::Bind).map_err(unsupported)?;
         // Without the lock: it takes a while.
-        let lands = self.rx(|shard, _| shard.lands_device())?;
+        let lands = inner.with(|shard, _| shard.lands_device());
         let (registered, staged) = registered(memory, lands);
-        reachable(memory, registered.is_some())?;
-        let bound = self.rx(|shard, now| {
-            let refuse = |errno, why| Err(Error::new(Op::Bind, errno).because(why));
+        reachable(memory, registered.is_some()).map_err(unsupported)?;
+        let (claim, id) = inner.with(|shard, now| {
+            let error = |errno, why| Error::new(Op::Bind, errno).because(why);
             if shard.is_down() {
-                return refuse(Errno::NODEV, "the stack's link is gone; make another stack");
+                let gone = error(Errno::NODEV, "the stack's link is gone; make another stack");
+                return Err(Refusal::new(|refused| &refused.rx_gone, gone));
             }
             if !shard.splits_headers() {
-                return refuse(Errno::OPNOTSUPP, "the link does not split headers from payload; use a Tap");
+                let why = "the link does not split headers from payload; use a Tap";
+                return Err(unsupported(error(Errno::OPNOTSUPP, why)));
             }
             let (rx, inet) = shard.rx_mut();
             let least = LEAST.1.max(LEAST.0 * u64::from(inet.interface().mtu()));
             if memory.len() < least {
-                return refuse(
-                    Errno::INVAL,
+                return Err(too_small(
                     "the memory is too small; give 64 KiB and four of the longest packets",
-                )
-                .map_err(|error: Error| error.about("memory"));
+                ));
             }
             let claim = memory.claim(Purpose::Receive).ok_or_else(sent_from)?;
-            let id = rx.bind(inet, now, memory, queues, registered).map_err(|why| bad(Op::Bind, why))?;
+            let id = rx.bind(inet, now, memory, queues, registered).map_err(bad_queue)?;
             Ok((claim, id))
         })?;
-        let of = Of::Own(Arc::downgrade(self.only(Op::Bind)?));
-        let (claim, id) = bound?;
-        Ok(Binding { of, claim, id, staged, kernels: None })
+        Ok(Binding { of: Of::Own(Arc::downgrade(inner)), claim, id, staged, kernels: None })
     }
 }

@@ -54,7 +54,7 @@ mod path;
 mod tx;
 
 pub use crate::carrier::{
-    Event, Frag, Frags, Hold, NicSays, NotByNic, Piece, RefillRing, RefillStats, Token, TokenRange,
+    Event, Frag, Frags, Hold, NicSays, NotByNic, Piece, RefillRing, RefillStats, Refusals, Token, TokenRange,
 };
 pub use binding::Binding;
 pub use nic::ask_nic;

@@ -2,6 +2,7 @@
 
 use super::binding::{Of, reachable, registered};
 use super::path::{Path, Why};
+use crate::carrier::{NotCounted, Refusal, Which};
 use crate::kernel;
 use crate::stack::Stack;
 use onecopy_chain::{Chain, ChainError, Fragment};
@@ -71,6 +72,7 @@ impl TxBinding {
         for range in ranges {
             let end = range.offset.checked_add(range.len).filter(|end| *end <= self.memory().len());
             let end = end.ok_or_else(|| {
+                self.count(|refused| &refused.send_outside);
                 Error::new(Op::Send, Errno::FAULT)
                     .about("ranges")
                     .because("the bytes are not inside of the memory; count from its beginning")
@@ -81,11 +83,27 @@ impl TxBinding {
                 let within = at - page.place();
                 let len = (page.len() as u64 - within).min(end - at);
                 let fragment = Fragment::new(page.clone(), within as usize, len as usize);
-                fragment.and_then(|fragment| chain.append(fragment)).map_err(too_long)?;
+                let appended = fragment.and_then(|fragment| chain.append(fragment));
+                appended.map_err(|why| {
+                    self.count(|refused| &refused.send_too_long);
+                    too_long(why)
+                })?;
                 at += len;
             }
         }
         Ok(chain)
+    }
+
+    /// Counts what was refused. (Of a stack that has ended nobody can ask.)
+    fn count(&self, which: Which) {
+        match &self.of {
+            Of::Own(inner) => {
+                if let Some(inner) = inner.upgrade() {
+                    inner.refused().count(which);
+                }
+            }
+            Of::Kernel(devices) => devices.refused().count(which),
+        }
     }
 
     /// Whether it is of this stack.
@@ -103,9 +121,20 @@ fn too_long(_: ChainError) -> Error {
         .because("one send has less than 4 GiB; make it several")
 }
 
+fn unsupported(error: Error) -> Refusal {
+    Refusal::new(|refused| &refused.tx_unsupported, error)
+}
+
+fn gone(why: &'static str) -> Refusal {
+    Refusal::new(|refused| &refused.tx_gone, Error::new(Op::Bind, Errno::NODEV).because(why))
+}
+
 /// All of the memory's pages, which nobody else has, or binds.
-fn claimed(memory: &DeviceMemory) -> Result<(Claim, Vec<Page>)> {
-    let busy = |why| Error::new(Op::Bind, Errno::BUSY).about("memory").because(why);
+fn claimed(memory: &DeviceMemory) -> NotCounted<(Claim, Vec<Page>)> {
+    let busy = |why| {
+        let error = Error::new(Op::Bind, Errno::BUSY).about("memory").because(why);
+        Refusal::new(|refused| &refused.tx_busy, error)
+    };
     let claim = memory
         .claim(Purpose::Send)
         .ok_or_else(|| busy("the memory is bound already; drop that binding first, or bind other memory"))?;
@@ -116,9 +145,9 @@ fn claimed(memory: &DeviceMemory) -> Result<(Claim, Vec<Page>)> {
 }
 
 /// Binds memory that connections of the kernel's send from.
-fn bind_kernel(devices: &Arc<kernel::Devices>, memory: &DeviceMemory) -> Result<TxBinding> {
+fn bind_kernel(devices: &Arc<kernel::Devices>, memory: &DeviceMemory) -> NotCounted<TxBinding> {
     let (claim, pages) = claimed(memory)?;
-    let registered = Registered::new(memory).map_err(|why| kernel::not_bound(why, None))?;
+    let registered = Registered::new(memory).map_err(|why| unsupported(kernel::not_bound(why, None)))?;
     let id = devices.bind_tx(registered);
     Ok(TxBinding { of: Of::Kernel(Arc::clone(devices)), pages, claim, id, staged: None })
 }
@@ -178,26 +207,27 @@ impl Stack {
     /// As the kernel's bind-tx (netdev_nl_bind_tx_doit() in net/core/netdev-genl.c): ENODEV where the link is gone, or the ring; EOPNOTSUPP where it
     /// takes no memory that the CPU cannot read, or finishes no checksums, the stack has several shards, or the memory is a dma-buf that its driver maps for nobody; and where the kernel carries the
     /// bytes, and the memory cannot be registered with it. EBUSY where somebody has pages of the memory, or it is bound, to this
-    /// stack or another one.
+    /// stack or another one. Each is counted by why ([`Stack::device_refusals`]), and changes nothing.
     pub fn bind_tx(&self, memory: &DeviceMemory) -> Result<TxBinding> {
-        let error = |errno, why| Error::new(Op::Bind, errno).because(why);
-        if let Some(devices) = self.kernel_devices() {
-            if !self.is_up() {
-                return Err(error(Errno::NODEV, "the ring is gone; make another stack"));
-            }
-            return bind_kernel(devices, memory);
-        }
-        let inner = self.only(Op::Bind)?;
+        let bound = match self.kernel_devices() {
+            Some(_) if !self.is_up() => Err(gone("the ring is gone; make another stack")),
+            Some(devices) => bind_kernel(devices, memory),
+            None => self.bind_own_tx(memory),
+        };
+        bound.map_err(|refusal| refusal.counted(self.refused()))
+    }
+
+    fn bind_own_tx(&self, memory: &DeviceMemory) -> NotCounted<TxBinding> {
+        let inner = self.only(Op::Bind).map_err(unsupported)?;
         let id = inner.with(|shard, _| {
             if shard.is_down() {
-                return Err(error(Errno::NODEV, "the stack's link is gone; make another stack"));
+                return Err(gone("the stack's link is gone; make another stack"));
             }
             let link = *shard.inet().interface().capabilities();
             if !(link.unreadable && link.checksum) {
-                return Err(error(
-                    Errno::OPNOTSUPP,
+                return Err(unsupported(Error::new(Op::Bind, Errno::OPNOTSUPP).because(
                     "the link takes no memory that the CPU cannot read, or finishes no checksums; use a Tap with its offloads",
-                ));
+                )));
             }
             Ok(shard.rx_mut().0.number())
         })?;
@@ -205,7 +235,7 @@ impl Stack {
         // Without the lock: it takes a while.
         let gathers = inner.with(|shard, _| shard.link_mut().gathers_device());
         let (registered, staged) = registered(memory, gathers);
-        reachable(memory, registered.is_some())?;
+        reachable(memory, registered.is_some()).map_err(unsupported)?;
         if let Some(registered) = registered {
             inner.with(|shard, _| shard.link_mut().gather_from(registered));
         }

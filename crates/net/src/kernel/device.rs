@@ -218,11 +218,12 @@ impl Stream {
     /// Fragments that its program has; made if there are none.
     pub(super) fn device_tokens(&self) -> &Arc<Tokens> {
         self.tokens.get_or_init(|| {
-            let hunger = Arc::clone(self.connection().shared().devices.hunger());
+            let devices = &self.connection().shared().devices;
+            let (hunger, refused) = (Arc::clone(devices.hunger()), Arc::clone(devices.refused()));
             // Nobody waits for pages: they come home without a word; but for those that a NIC put bytes into, which the kernel waits for. (Weak: behind the
             // stream each goes by itself.)
             let placed = Arc::downgrade(&self.placed);
-            Arc::new(Tokens::telling(hunger, move || {
+            Arc::new(Tokens::telling(hunger, refused, move || {
                 if let Some(placed) = placed.upgrade().as_deref().and_then(OnceLock::get) {
                     placed.home().flush();
                 }

@@ -3,7 +3,7 @@
 use super::landing::{Landing, Way};
 use super::nic::{Counts, Interface, Nic};
 use super::source::Source;
-use crate::carrier::{Event, Hunger, NotByNic};
+use crate::carrier::{Event, Hunger, NotByNic, Refused};
 use onecopy_link::rx::{BadQueue, Queues};
 use onecopy_link::{Medium, NotRegistered, Registered};
 use onecopy_pool::DeviceMemory;
@@ -19,6 +19,7 @@ pub(crate) struct Devices {
     gathered: AtomicU64,
     /// The rings of its connections.
     hunger: Arc<Hunger>,
+    refused: Arc<Refused>,
     /// Whose NIC is asked to receive into memory by itself.
     interface: Option<Interface>,
     by_nic: Arc<Counts>,
@@ -73,6 +74,7 @@ impl Devices {
             state: Mutex::new(state),
             gathered: AtomicU64::new(0),
             hunger: Arc::default(),
+            refused: Arc::default(),
             interface,
             by_nic: Arc::default(),
         }
@@ -81,6 +83,11 @@ impl Devices {
     /// Where pages come from that programs have given back without a call.
     pub(super) fn hunger(&self) -> &Arc<Hunger> {
         &self.hunger
+    }
+
+    /// What was refused.
+    pub fn refused(&self) -> &Arc<Refused> {
+        &self.refused
     }
 
     /// Looks at the queues, or changes them.

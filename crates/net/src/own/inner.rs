@@ -6,6 +6,7 @@ use super::interest::Interest;
 use super::lock::Locked;
 use super::shard::Shard;
 use super::sleep::Sleep;
+use crate::carrier::Refused;
 use onecopy_chain::notify::zerocopy::Account;
 use onecopy_socket::{Error, Op, Result, Wait};
 use onecopy_sync::Mutex;
@@ -13,7 +14,7 @@ use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use onecopy_sys::eventfd::EventFd;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// What handles, sockets and the stack's own thread share; of a stack with several shards, each of them.
@@ -28,6 +29,8 @@ pub(crate) struct Inner {
     pub(super) mesh: Option<Mesh>,
     /// Sends without a copy of all its sockets.
     account: Account,
+    /// What of device memory was refused, in whichever shard.
+    refused: Arc<Refused>,
     /// What the stack's own thread sleeps on; none where the program drives.
     pub(super) sleep: Option<Sleep>,
     /// What a program that drives polls.
@@ -43,7 +46,7 @@ impl Inner {
         link: OwnedFd,
         mesh: Option<Mesh>,
         sleep: Option<Sleep>,
-        (begun, account, wait): (Instant, Account, Wait),
+        (begun, account, refused, wait): (Instant, Account, Arc<Refused>, Wait),
     ) -> rustix::io::Result<Inner> {
         Ok(Inner {
             shard: Mutex::new(shard),
@@ -52,6 +55,7 @@ impl Inner {
             wake: EventFd::new()?,
             mesh,
             account,
+            refused,
             sleep,
             descriptor: OnceLock::new(),
             wait,
@@ -71,6 +75,10 @@ impl Inner {
 
     pub fn account(&self) -> &Account {
         &self.account
+    }
+
+    pub fn refused(&self) -> &Arc<Refused> {
+        &self.refused
     }
 
     /// How its sockets wait unless they say otherwise.

@@ -5,6 +5,7 @@ use super::inner::Inner;
 use super::pages::SendPages;
 use super::shard::Shard;
 use super::sleep::Sleep;
+use crate::carrier::Refused;
 use crate::port::Port;
 use onecopy_chain::notify::zerocopy::{Account, Allowance};
 use onecopy_inet::ip::{BadConfig, Cidr, Route};
@@ -102,7 +103,8 @@ impl Owner {
             1 => vec![None],
             _ => Mesh::new(count).map_err(Failed::System)?.into_iter().map(Some).collect(),
         };
-        let (begun, account) = (Instant::now(), Account::new(setup.zerocopy));
+        let (begun, account, refused) =
+            (Instant::now(), Account::new(setup.zerocopy), Arc::<Refused>::default());
         let mut shards = Vec::new();
         for ((me, port), mesh) in setup.ports.into_iter().enumerate().zip(meshes) {
             let mut ip = ip::Config::new(port.capabilities(), mac, &setup.addresses, seed);
@@ -122,7 +124,13 @@ impl Owner {
                 Driver::Caller => None,
             };
             let shard = Shard::new(inet, port, pages, mesh.clone());
-            let inner = Inner::new(shard, link, mesh, sleep, (begun, account.clone(), setup.wait));
+            let inner = Inner::new(
+                shard,
+                link,
+                mesh,
+                sleep,
+                (begun, account.clone(), Arc::clone(&refused), setup.wait),
+            );
             shards.push(Arc::new(inner.map_err(Failed::System)?));
         }
         // From here on it ends those of its threads that there are.

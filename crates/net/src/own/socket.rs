@@ -144,7 +144,7 @@ impl<P: Protocol> Socket<P> {
             let hunger = self.with(|shard, _, _| shard.rx_mut().0.hunger());
             // What its program still has of them keeps no stack alive.
             let inner = Arc::downgrade(&self.inner);
-            Arc::new(Tokens::new(hunger, move || {
+            Arc::new(Tokens::new(hunger, Arc::clone(self.inner.refused()), move || {
                 if let Some(inner) = inner.upgrade() {
                     inner.with(|_, _| ());
                 }

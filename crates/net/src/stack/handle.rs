@@ -1,7 +1,9 @@
 //! A stack's handle.
 
+use crate::carrier::Refused;
 use crate::carrier::tcp::{Connection, Listening};
 use crate::carrier::udp::Endpoint;
+use crate::devmem::Refusals;
 use crate::kernel::{self, Kernel};
 use crate::own::{self, Inner, Owner};
 use onecopy_chain::notify::zerocopy::{Account, Allowance, Counts};
@@ -201,6 +203,21 @@ impl Stack {
             Engine::Own(owner) => owner.link_counters_of(shard),
             Engine::Kernel(kernel) => kernel.counters_of(shard),
         }
+    }
+
+    /// What of device memory was refused.
+    pub(crate) fn refused(&self) -> &Arc<Refused> {
+        match &self.engine {
+            Engine::Own(owner) => owner.first().refused(),
+            Engine::Kernel(kernel) => kernel.shared().devices.refused(),
+        }
+    }
+
+    /// What of device memory it has refused, of all its sockets, by why: binds, sends, and tokens that were nobody's. (Device memory in sends that are no
+    /// [`send_device`](crate::tcp::Stream::send_device) is in [`Stack::zerocopy_counts`], as `refused_unreadable`; packets that no page was free for are in
+    /// [`Stack::queue_stats`].)
+    pub fn device_refusals(&self) -> Refusals {
+        self.refused().read()
     }
 
     fn account(&self) -> &Account {

@@ -50,7 +50,7 @@ fn what_the_kernel_refuses_is_refused_alike() {
 }
 
 /// A link that leaves headers where they are.
-struct Whole(Tap);
+pub struct Whole(pub Tap);
 
 impl Link for Whole {
     fn capabilities(&self) -> Capabilities {

@@ -11,6 +11,7 @@ mod nic;
 mod random;
 mod receive;
 mod refill;
+mod refusals;
 mod room;
 mod tap;
 mod tokens;

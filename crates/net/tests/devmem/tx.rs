@@ -23,7 +23,7 @@ pub fn filled() -> (DeviceMemory, Vec<u8>) {
 }
 
 /// A link that leaves all sums to whoever stands above it.
-struct SumsNothing(Tap);
+pub struct SumsNothing(pub Tap);
 
 impl Link for SumsNothing {
     fn capabilities(&self) -> Capabilities {

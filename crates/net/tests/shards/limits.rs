@@ -68,6 +68,8 @@ fn what_one_shard_alone_can() {
         assert!(error.to_string().contains("Builder::shards"), "{error}");
     }
     assert_eq!(sharded.poll_fd().unwrap_err().raw_os_error(), NOTSUPP);
+    let refused = sharded.device_refusals();
+    assert_eq!((refused.rx_unsupported, refused.tx_unsupported), (1, 1));
     // Nothing of the memory was taken.
     let (end, _other) = Tap::cable(1500).unwrap();
     let one = Stack::builder().link(end).address("10.0.0.1/24").build().unwrap();

@@ -34,10 +34,10 @@ type Scenario = (&'static str, fn(&Scene) -> anyhow::Result<String>);
 
 /// In the order they run.
 const SCENARIOS: &[Scenario] = &[
-    ("bind without a queue", |scene| scene.no_bind(&[], 22)),
-    ("bind to a queue that is not there", |scene| scene.no_bind(&[1, 7], 34)),
-    ("bind to one queue twice", |scene| scene.no_bind(&[1, 1], 17)),
-    ("bind all queues", |scene| scene.no_bind(&[0, 1, 2], 22)),
+    ("bind without a queue", |scene| scene.no_bind(&[], (22, "rx_no_queue"))),
+    ("bind to a queue that is not there", |scene| scene.no_bind(&[1, 7], (34, "rx_no_such_queue"))),
+    ("bind to one queue twice", |scene| scene.no_bind(&[1, 1], (17, "rx_bound"))),
+    ("bind all queues", |scene| scene.no_bind(&[0, 1, 2], (22, "rx_none_left"))),
     ("bind with headers not split", no_split),
     ("bind memory that is too small", small),
     ("bind memory of larger pages", large_pages),
@@ -119,6 +119,21 @@ fn refused<T: Debug>(call: Call<T>, errno: i32) -> anyhow::Result<String> {
     );
     ensure!(error.reason().is_some(), "the error does not say what to do: {error}");
     Ok(format!("refused: {error}"))
+}
+
+/// The same, and that it moved one counter of that stack's by one, and no other.
+fn counted<T: Debug>(
+    stack: &Stack,
+    (errno, counter): (i32, &str),
+    call: impl FnOnce() -> Call<T>,
+) -> anyhow::Result<String> {
+    let before = stack.device_refusals();
+    let said = refused(call(), errno)?;
+    let both = before.each().zip(stack.device_refusals().each());
+    let moved: Vec<(&str, u64)> =
+        both.map(|((name, before), (_, now))| (name, now - before)).filter(|(_, by)| *by > 0).collect();
+    ensure!(moved == [(counter, 1)], "it moved the counters {moved:?}, not {counter} by 1");
+    Ok(format!("{said} (counted: {counter})"))
 }
 
 fn memory(pages: u32) -> anyhow::Result<DeviceMemory> {
@@ -208,8 +223,15 @@ impl Scene {
         Ok(SocketAddr::new(own.address(), 5201 + number))
     }
 
-    fn no_bind(&self, queues: &[u32], errno: i32) -> anyhow::Result<String> {
-        refused(self.stack.bind_rx(&memory(PAGES)?, queues), errno)
+    /// Binds memory to queues, which is refused and counted.
+    fn no_bind(&self, queues: &[u32], how: (i32, &str)) -> anyhow::Result<String> {
+        self.no_bind_of(&memory(PAGES)?, queues, how)
+    }
+
+    fn no_bind_of(&self, memory: &DeviceMemory, queues: &[u32], how: (i32, &str)) -> anyhow::Result<String> {
+        let said = counted(&self.stack, how, || self.stack.bind_rx(memory, queues))?;
+        ensure!(memory.free() == memory.len(), "what was refused has taken pages of the memory");
+        Ok(said)
     }
 
     fn flow(&self) -> anyhow::Result<Flow> {
@@ -233,21 +255,21 @@ impl Scene {
 
 fn no_split(scene: &Scene) -> anyhow::Result<String> {
     scene.stack.set_header_split(false)?;
-    scene.no_bind(&[1], 22)
+    scene.no_bind(&[1], (22, "rx_not_split"))
 }
 
 fn small(scene: &Scene) -> anyhow::Result<String> {
-    refused(scene.stack.bind_rx(&memory(15)?, &[1]), 22)
+    scene.no_bind_of(&memory(15)?, &[1], (22, "rx_too_small"))
 }
 
 fn large_pages(scene: &Scene) -> anyhow::Result<String> {
     let large = DeviceMemory::new(PoolConfig::new().order(1).limit(PAGES), Opaque::new(DeviceId(0)))?;
-    refused(scene.stack.bind_rx(&large, &[1]), 7)
+    scene.no_bind_of(&large, &[1], (7, "rx_page_size"))
 }
 
 fn bound(scene: &Scene) -> anyhow::Result<String> {
     let _first = scene.stack.bind_rx(&memory(PAGES)?, &[1])?;
-    scene.no_bind(&[1], 17)
+    scene.no_bind(&[1], (17, "rx_bound"))
 }
 
 fn deactivate(scene: &Scene) -> anyhow::Result<String> {
@@ -263,10 +285,10 @@ fn split_off(scene: &Scene) -> anyhow::Result<String> {
 fn sent_from(scene: &Scene) -> anyhow::Result<String> {
     let memory = memory(PAGES)?;
     let first = scene.stack.bind_tx(&memory)?;
-    let said = refused(scene.stack.bind_rx(&memory, &[1]), 16)?;
+    let said = counted(&scene.stack, (16, "rx_busy"), || scene.stack.bind_rx(&memory, &[1]))?;
     drop(first);
     let _second = scene.stack.bind_rx(&memory, &[1])?;
-    refused(scene.stack.bind_tx(&memory), 16)?;
+    counted(&scene.stack, (16, "tx_busy"), || scene.stack.bind_tx(&memory))?;
     Ok(said)
 }
 
@@ -306,7 +328,7 @@ fn peek_and_throw(scene: &Scene) -> anyhow::Result<String> {
 }
 
 fn bad_tokens(scene: &Scene) -> anyhow::Result<String> {
-    let mut flow = scene.flow()?;
+    let (mut flow, before) = (scene.flow()?, scene.stack.device_refusals());
     flow.far.send(&pattern(5000))?;
     let frags = receive(&flow.near, 5000)?;
     let (_other_far, other) = scene.connect(0)?;
@@ -315,14 +337,26 @@ fn bad_tokens(scene: &Scene) -> anyhow::Result<String> {
     ensure!(flow.near.dont_need(&[unknown])? == 0, "tokens were taken back that nobody was given");
     give_back(&flow.near, &frags)?;
     ensure!(flow.near.dont_need(&tokens(&frags))? == 0, "tokens were taken back twice");
-    Ok(format!("passed over; the {} that were right were taken back once", frags.len()))
+    let (after, n) = (scene.stack.device_refusals(), frags.len() as u64);
+    let moved = (after.tokens_unknown - before.tokens_unknown, after.tokens_stale - before.tokens_stale);
+    ensure!(
+        moved == (n + 100, n),
+        "of {} unknown and {n} stale tokens {} and {} were counted",
+        n + 100,
+        moved.0,
+        moved.1
+    );
+    let free = flow.memory.free() + u64::from(flow.memory.page_len());
+    ensure!(free >= flow.memory.len(), "pages of the memory are not home");
+    Ok(format!("passed over and counted; the {n} that were right were taken back once"))
 }
 
 fn limits(scene: &Scene) -> anyhow::Result<String> {
     let flow = scene.flow()?;
     let many = [TokenRange { start: 1, count: 1 }; 129];
-    let said = refused(flow.near.dont_need(&many), 22)?;
-    refused(flow.near.dont_need_bytes(&[0; 7]), 22)?;
+    let how = (22, "token_calls");
+    let said = counted(&scene.stack, how, || flow.near.dont_need(&many))?;
+    counted(&scene.stack, how, || flow.near.dont_need_bytes(&[0; 7]))?;
     // 1,024 are looked at, those that are not there among them: the right one behind them is not reached.
     let mut flow = flow;
     flow.far.send(b"bytes")?;
@@ -337,14 +371,15 @@ fn outside(scene: &Scene) -> anyhow::Result<String> {
     let (memory, flow) = (memory(PAGES)?, scene.flow()?);
     let binding = scene.stack.bind_tx(&memory)?;
     let range = TxRange { offset: memory.len() - 1, len: 2 };
-    refused(flow.near.send_device(&binding, &[range]), 14)
+    counted(&scene.stack, (14, "send_outside"), || flow.near.send_device(&binding, &[range]))
 }
 
 fn foreign(scene: &Scene) -> anyhow::Result<String> {
     let (other, _far) = super::cable()?;
     let (memory, flow) = (memory(PAGES)?, scene.flow()?);
     let binding = other.bind_tx(&memory)?;
-    refused(flow.near.send_device(&binding, &[TxRange { offset: 0, len: 1 }]), 19)
+    let one = [TxRange { offset: 0, len: 1 }];
+    counted(&scene.stack, (19, "send_foreign"), || flow.near.send_device(&binding, &one))
 }
 
 fn two_queues(scene: &Scene) -> anyhow::Result<String> {

@@ -5,10 +5,10 @@ use super::pattern::Pattern;
 use indicatif::HumanBytes;
 use onecopy::advanced::link::rx::QueueStats;
 use onecopy::advanced::pool::{Copied, DeviceMemory};
-use onecopy::devmem::Frag;
+use onecopy::devmem::{Frag, Refusals};
 use onecopy::storage::Moved;
 use onecopy::{Stack, Stats, tcp};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -155,6 +155,7 @@ struct Counts {
     copied: Copied,
     memory: u64,
     queues: Vec<(u32, QueueStats)>,
+    refused: Refusals,
     names: (Option<String>, Option<String>),
     path: String,
 }
@@ -175,6 +176,7 @@ impl<T> Side<T> {
             copied: Copied::default(),
             memory: of.memory.len(),
             queues: Vec::new(),
+            refused: Refusals::default(),
             names,
             path: of.path.clone(),
         };
@@ -185,6 +187,7 @@ impl<T> Side<T> {
         let Some((of, stream)) = &self.live else { return };
         self.counts.stats = stream.stats();
         self.counts.copied = of.memory.copied();
+        self.counts.refused = of.stack.device_refusals();
         let of_queue = |queue: &u32| of.stack.queue_stats(*queue).map(|stats| (*queue, stats));
         self.counts.queues = of.queues.iter().filter_map(of_queue).collect();
     }
@@ -275,15 +278,19 @@ fn counts_json(counts: &Counts) -> Value {
         "user_copied": counts.stats.user_copied(),
         "kernel_copied": counts.stats.kernel_copied,
         "referenced": counts.stats.referenced,
+        "refused": named(counts.refused.each()),
         "device_copied": {"into": counts.copied.into, "out": counts.copied.out},
     })
 }
 
 fn queue_json((queue, stats): &(u32, QueueStats)) -> Value {
-    let mut object: serde_json::Map<String, Value> =
-        stats.each().map(|(name, value)| (name.to_owned(), value.into())).collect();
+    let mut object = named(stats.each());
     object.insert("queue".into(), (*queue).into());
     Value::Object(object)
+}
+
+fn named(counters: impl Iterator<Item = (&'static str, u64)>) -> Map<String, Value> {
+    counters.map(|(name, value)| (name.to_owned(), value.into())).collect()
 }
 
 /// One object for programs.

@@ -54,6 +54,7 @@ impl Stream {
 
     fn device_chain(&self, from: &TxBinding, ranges: &[TxRange]) -> Result<Chain> {
         if !from.is_of(&self.stack) {
+            self.stack.refused().count(|refused| &refused.send_foreign);
             return Err(Error::new(Op::Send, Errno::NODEV)
                 .about("from")
                 .because("the memory is bound to another stack; bind it to the stream's"));

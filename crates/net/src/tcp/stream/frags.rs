@@ -43,18 +43,25 @@ impl Stream {
 
     /// Gives tokens back that [`Frags::into_device`] left to the program (SO_DEVMEM_DONTNEED). Up to 1,024 fragments a call are looked
     /// at, those that are not there among them; the call returns then, and what is behind waits for another one. A token that is unknown, or
-    /// was given back before, is passed over. Returns how many fragments are free.
+    /// was given back before, is passed over, and counted ([`Stack::device_refusals`](crate::Stack::device_refusals)). Returns how many fragments are free.
     ///
     /// # Errors
     ///
     /// EINVAL for more than 128 ranges.
     pub fn dont_need(&self, ranges: &[TokenRange]) -> Result<usize> {
         if ranges.len() > MOST_RANGES {
-            return Err(Error::new(Op::Option, Errno::INVAL)
-                .about("ranges")
-                .because("a call takes up to 128 ranges; give them back in several"));
+            return Err(self.no_ranges("a call takes up to 128 ranges; give them back in several"));
         }
-        Ok(self.socket.tokens().map_or(0, |tokens| tokens.give_back(ranges)))
+        Ok(match self.socket.tokens() {
+            None if ranges.is_empty() => 0,
+            // (Made for who never had any, too: what it gives back is counted.)
+            _ => self.socket.tokens_made().give_back(ranges),
+        })
+    }
+
+    fn no_ranges(&self, why: &'static str) -> Error {
+        self.stack.refused().count(|refused| &refused.token_calls);
+        Error::new(Op::Option, Errno::INVAL).about("ranges").because(why)
     }
 
     /// As [`Stream::dont_need`], of ranges as setsockopt(2) takes them: struct dmabuf_token, 8 bytes each, in this machine's byte order. (Its
@@ -65,9 +72,7 @@ impl Stream {
     /// EINVAL for a length that is no multiple of 8, and for more than 128 ranges.
     pub fn dont_need_bytes(&self, ranges: &[u8]) -> Result<usize> {
         if !ranges.len().is_multiple_of(8) {
-            return Err(Error::new(Op::Option, Errno::INVAL)
-                .about("ranges")
-                .because("a range has 8 bytes: its first token, and how many there are"));
+            return Err(self.no_ranges("a range has 8 bytes: its first token, and how many there are"));
         }
         let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
         let ranges: Vec<TokenRange> = ranges

@@ -1,9 +1,11 @@
 //! A stack over AF_XDP against the kernel's sockets, on a veth pair in network namespaces of the test's own: it needs root, and says so where it has not.
 
 use onecopy_link::xdp::XdpConfig;
+use onecopy_net::devmem::{Frag, Path, Why};
 use onecopy_net::tcp::{Listener, Stream};
 use onecopy_net::udp::Socket;
 use onecopy_net::{BuildError, Driver, Stack, Transport, Wait};
+use onecopy_pool::{DeviceId, DeviceMemory};
 use onecopy_sys::interface;
 use onecopy_sys::netns::Namespace;
 use onecopy_testing::{LONG, alone, internet_sum};
@@ -265,6 +267,81 @@ fn sockets_that_nobody_reads_keep_no_frames_from_the_others() {
         }
     });
     assert_eq!((lost("foreign"), lost("astray")), (0, 0));
+}
+
+/// Receives to the end, all of it in the device's memory.
+fn placed(stream: &Stream, memory: &DeviceMemory) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let frags = stream.recv_frags(1 << 20).unwrap();
+        if frags.is_empty() {
+            return all;
+        }
+        assert!(frags.linear().is_none(), "{} bytes are in the host's memory", frags.len());
+        for Frag { offset, len, .. } in frags.device() {
+            let begin = all.len();
+            all.resize(begin + *len as usize, 0);
+            memory.read_at(*offset, &mut all[begin..]).unwrap();
+        }
+    }
+}
+
+/// Payload lies in frames of the umem, and the device copies it from there: as on a TAP whose kernel does not put it there itself.
+#[test]
+fn payload_lands_in_a_device_s_memory_and_none_is_sent_from_it() {
+    alone!();
+    let Some(world) = World::new() else { return };
+    let data = pattern(2 << 20);
+    for generic in [false, true] {
+        let config = XdpConfig::new("near").frames(2048).generic(generic).zero_copy(false);
+        let stack = world.stack(config, Wait::Block, Driver::Thread);
+        let memory = DeviceMemory::opaque(1024, DeviceId(3)).unwrap();
+        stack.set_queues(2).unwrap();
+        let bound = ["10.79.0.2:7001", "[fd79::2]:7001"];
+        bound.iter().for_each(|to| stack.steer(at(to), 1).unwrap());
+        let binding = stack.bind_rx(&memory, &[1]).unwrap();
+        assert_eq!(binding.path(), Path::Staged(Why::Link));
+        for to in bound {
+            let listener = Listener::bind(&stack, at(to)).unwrap();
+            let sent = data.clone();
+            let client =
+                world.there.run(|| thread::spawn(move || TcpStream::connect(to).unwrap().write_all(&sent)));
+            let (stream, _) = listener.accept().unwrap();
+            assert!(placed(&stream, &memory) == data, "{to}");
+            client.unwrap().join().unwrap().unwrap();
+            let (stats, all) = (stream.stats(), data.len() as u64);
+            // To a frame, and from there to the device.
+            assert_eq!((stats.received, stats.user_copied_out, stats.kernel_copied), (all, 0, 2 * all));
+            assert_eq!(stream.tokens_held(), 0);
+        }
+        let queue = stack.queue_stats(1).unwrap();
+        // (What came twice is placed twice.)
+        assert!(queue.placed_bytes >= 2 * data.len() as u64, "{queue:?}");
+        assert_eq!(memory.copied().into, queue.placed_bytes, "each once, by the device");
+        assert_eq!(
+            (queue.unsplit, queue.starved, queue.foreign, queue.failed, queue.landed),
+            (0, 0, 0, 0, 0)
+        );
+        assert!(
+            memory.free() + 4096 >= memory.len(),
+            "all pages are home, but for the one that pieces are cut from"
+        );
+        // What nobody steers is the host's.
+        let listener = Listener::bind(&stack, at("10.79.0.2:7002")).unwrap();
+        let client =
+            world.there.run(|| thread::spawn(|| echo(TcpStream::connect("10.79.0.2:7002").unwrap())));
+        talk(&listener.accept().unwrap().0, &data);
+        client.unwrap().join().unwrap();
+        assert_eq!(stack.queue_stats(1).unwrap().placed, queue.placed);
+        // It takes no memory that the CPU cannot read.
+        let source = DeviceMemory::opaque(64, DeviceId(4)).unwrap();
+        let error = stack.bind_tx(&source).unwrap_err();
+        assert_eq!((error.raw_os_error(), stack.device_refusals().tx_unsupported), (95, 1));
+        let why = error.reason().unwrap();
+        assert!(why.contains("a Tap with its offloads") && why.contains("Transport::Kernel"), "{why}");
+        assert_eq!(source.free(), source.len());
+        assert_eq!((counter(&stack, "foreign"), counter(&stack, "astray")), (0, 0));
+    }
 }
 
 #[test]

@@ -301,7 +301,7 @@ impl Stack {
                 return Err(Refusal::new(|refused| &refused.rx_gone, gone));
             }
             if !shard.splits_headers() {
-                let why = "the link does not split headers from payload; use a Tap";
+                let why = "the link does not split headers from payload; use a Tap, or Builder::xdp";
                 return Err(unsupported(error(Errno::OPNOTSUPP, why)));
             }
             let (rx, inet) = shard.rx_mut();

@@ -226,7 +226,7 @@ impl Stack {
             let link = *shard.inet().interface().capabilities();
             if !(link.unreadable && link.checksum) {
                 return Err(unsupported(Error::new(Op::Bind, Errno::OPNOTSUPP).because(
-                    "the link takes no memory that the CPU cannot read, or finishes no checksums; use a Tap with its offloads",
+                    "the link takes no memory that the CPU cannot read, or finishes no checksums; use a Tap with its offloads, or Transport::Kernel",
                 )));
             }
             Ok(shard.rx_mut().0.number())

@@ -1,20 +1,28 @@
 //! Copies of payload counted from outside of what copies: by the addresses that the kernel was given. It puts a packet's bytes somewhere, and the
-//! device takes them from somewhere; where these are the same addresses, byte by byte, nobody in between has copied anything.
+//! device takes them from somewhere; where these are the same addresses, byte by byte, nobody in between has copied anything. What is sent goes the other
+//! way: the device puts bytes somewhere, and the kernel takes them from there. Where the kernel takes them from the device's memory itself, nothing of that is
+//! mapped, and the device is asked for nothing: nobody here can have copied them.
 
 use super::device::Device as Tap;
 use super::header::{self, Header};
 use super::receive::{Pools, Receiver};
 use super::stats::Stats;
-use crate::capabilities::Medium;
+use super::tests::{Made, bytes, capabilities};
+use super::transmit::{BATCH, Transmitter};
+use crate::capabilities::{Capabilities, Medium};
+use crate::packet::{Gso, Packet, Train};
+use crate::registered::Registered;
 use crate::rx::{Queues, Rule, Sorted};
+use onecopy_chain::{Chain, Checksum, Fragment};
 use onecopy_pool::provider::{CopyError, Heap, Opaque};
 use onecopy_pool::{
     About, Area, Batch, Copied, Device, DeviceId, DeviceMemory, MemoryProvider, Need, PagePool, PoolConfig,
     ProviderError,
 };
 use onecopy_sync::Mutex;
-use onecopy_sys::map::Span;
+use onecopy_sys::map::{Mapping, Span};
 use onecopy_sys::spans::read_scattered;
+use onecopy_uring::Unmapped;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io::IoSlice;
@@ -47,10 +55,20 @@ impl Tap for Watched {
     }
 }
 
-/// A device that notes where it was told to take bytes from.
+/// A device that notes where it was told to take bytes from, and where to put them.
 struct Watching {
     inner: Arc<Opaque>,
+    /// Its memory is a file, and may be registered.
+    is_file: bool,
     taken: Mutex<Places>,
+    put: Mutex<Places>,
+}
+
+impl Watching {
+    fn new(is_file: bool) -> Arc<Watching> {
+        let (taken, put) = Default::default();
+        Arc::new(Watching { inner: Opaque::new(DeviceId(0)), is_file, taken, put })
+    }
 }
 
 impl MemoryProvider for Watching {
@@ -80,7 +98,11 @@ impl Device for Watching {
         self.inner.write_at(at, from)
     }
     fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), CopyError> {
+        self.put.lock().push((into.as_ptr().addr(), into.len()));
         self.inner.read_at(at, into)
+    }
+    fn file(&self) -> Option<Arc<OwnedFd>> {
+        self.inner.file().filter(|_| self.is_file)
     }
     fn copied(&self) -> Copied {
         self.inner.copied()
@@ -110,7 +132,7 @@ fn the_device_takes_each_byte_from_where_the_kernel_put_it() {
     let mut tap = Watched { near, put: Vec::new() };
     let pool = PagePool::new(PoolConfig::new().limit(64), Heap::new()).unwrap();
     let mut receiver = Receiver::new(Medium::Ethernet, 65536 + 22, Pools::of(pool));
-    let device = Arc::new(Watching { inner: Opaque::new(DeviceId(0)), taken: Mutex::default() });
+    let device = Watching::new(false);
     let memory = DeviceMemory::new(PoolConfig::new().limit(64), device.clone()).unwrap();
     let mut queues = Queues::new(Medium::Ethernet);
     queues.set_len(2).unwrap();
@@ -153,4 +175,142 @@ fn the_device_takes_each_byte_from_where_the_kernel_put_it() {
         }
         assert!(all == data, "{payload} bytes");
     }
+}
+
+/// A TAP that notes where the kernel took from what it wrote, one packet after the other.
+struct Taking {
+    made: Made,
+    took: Vec<Places>,
+    /// It does not take what is to be cut apart.
+    cuts: bool,
+    /// Whether any of this file was mapped when the kernel took payload from its pages.
+    file: Option<Arc<OwnedFd>>,
+    mapped: usize,
+}
+
+impl Taking {
+    fn new(cuts: bool, file: Option<Arc<OwnedFd>>) -> Taking {
+        let mut made = Made::new();
+        made.gathers = true;
+        if !cuts {
+            made.refuses = |header| header.gso_type != 0;
+        }
+        Taking { made, took: Vec::new(), cuts, file, mapped: 0 }
+    }
+
+    /// Payload of all packets, and its addresses, without headers of so many bytes.
+    fn payload(&self, head: usize) -> (Vec<u8>, Vec<usize>) {
+        let written = self.made.written.iter().flat_map(|(_, bytes)| bytes[head..].iter().copied());
+        let skipped = |places| addresses(places).skip(header::LEN + head);
+        (written.collect(), self.took.iter().flat_map(skipped).collect())
+    }
+}
+
+impl Tap for Taking {
+    fn read(&mut self, _: &[Span<'_>]) -> Result<usize, Errno> {
+        Err(Errno::BADF)
+    }
+
+    fn gather(&mut self, pages: &mut Unmapped, became: impl FnMut(Result<(), Errno>)) {
+        self.mapped += self.file.as_ref().map_or(0, |file| mappings(file));
+        self.made.gather(pages, became);
+    }
+
+    fn write(&mut self, from: &[Span<'_>]) -> Result<(), Errno> {
+        self.made.write(from)?;
+        self.took.push(from.iter().map(|span| (span.as_ptr().addr(), span.len())).collect());
+        Ok(())
+    }
+}
+
+/// Mappings that this process has of a file.
+fn mappings(file: &OwnedFd) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let inode = rustix::fs::fstat(file).unwrap().st_ino.to_string();
+    maps.lines().filter(|line| line.split_whitespace().nth(4) == Some(&inode)).count()
+}
+
+/// Ranges of a device's memory, which are one packet each, in several fragments where they are several.
+const SENDS: [&[(usize, usize)]; 8] = [
+    &[(0, 1)],
+    &[(4095, 2)],
+    &[(5000, 1448)],
+    &[(77, 4096)],
+    &[(1, 4097)],
+    &[(8191, 20_000)],
+    &[(100, 65_000)],
+    &[(3, 5), (40_000, 9001), (2, 1), (12_288, 4096)],
+];
+
+/// Sends each of [`SENDS`] out of the memory of `device`. `each` is told its bytes, and what the TAP and the link have seen.
+fn sent(device: &Arc<Watching>, cuts: bool, mut each: impl FnMut(&[u8], &Taking, &Stats)) {
+    let memory = DeviceMemory::new(PoolConfig::new().limit(64), device.clone()).unwrap();
+    let data = bytes(64 * 4096);
+    memory.write_at(0, &[IoSlice::new(&data)]).unwrap();
+    device.taken.lock().clear();
+    let pages = memory.alloc_all().unwrap();
+    for ranges in SENDS {
+        let mut transmitter = Transmitter::new(Capabilities { unreadable: true, ..capabilities() }, BATCH);
+        if device.is_file {
+            match Registered::new(&memory) {
+                Ok(registered) => transmitter.gather_from(registered),
+                Err(why) => return println!("lacking: registered buffers of io_uring ({why})"),
+            }
+        }
+        let (mut tap, mut stats) = (Taking::new(cuts, device.file()), Stats::default());
+        let (mut chain, mut expected) = (Chain::new(), Vec::new());
+        for (at, len) in ranges {
+            let (mut at, end) = (*at, at + len);
+            expected.extend_from_slice(&data[at..end]);
+            while at < end {
+                let page = pages.iter().rfind(|page| page.place() <= at as u64).unwrap();
+                let within = at - page.place() as usize;
+                let len = (page.len() - within).min(end - at);
+                chain.append(Fragment::new(page.clone(), within, len).unwrap()).unwrap();
+                at += len;
+            }
+        }
+        let mut packet = Packet::new(&head(3, expected.len()), chain).unwrap();
+        packet.set_checksum(Checksum::Partial { start: 34, offset: 16 }).unwrap();
+        if expected.len() > 1448 {
+            packet.set_gso(Some(Gso { train: Train::Tcp, size: 1448, network: 14 }));
+        }
+        device.put.lock().clear();
+        transmitter.transmit(&mut tap, &mut stats, packet);
+        transmitter.flush(&mut tap, &mut stats);
+        each(&expected, &tap, &stats);
+        assert!(pages.iter().all(|page| page.is_unique()), "the send is over, and has no page");
+        assert!(device.taken.lock().is_empty(), "nothing was put into the memory");
+    }
+}
+
+#[test]
+fn the_kernel_takes_each_byte_from_where_the_device_put_it() {
+    // Whole, and cut into segments here.
+    for cuts in [true, false] {
+        let device = Watching::new(false);
+        sent(&device, cuts, |expected, tap, stats| {
+            let (payload, took) = tap.payload(66);
+            let put: Vec<usize> = addresses(&device.put.lock()).collect();
+            assert!(payload == expected && put == took, "{} bytes: {:?}", expected.len(), tap.took);
+            assert_eq!((stats.staged_bytes, stats.gathered_bytes), (expected.len() as u64, 0));
+            let packets = if tap.cuts { 1 } else { expected.len().div_ceil(1448) };
+            assert_eq!(tap.took.len(), packets);
+        });
+    }
+}
+
+#[test]
+fn what_the_kernel_takes_from_the_devices_memory_itself_nobody_here_can_have_copied() {
+    let device = Watching::new(true);
+    sent(&device, true, |expected, tap, stats| {
+        assert!(tap.payload(66).0 == expected, "{} bytes", expected.len());
+        assert_eq!((stats.staged_bytes, stats.gathered_bytes), (0, expected.len() as u64));
+        // Neither is there an address of it, nor was anybody given its bytes, nor was anything of the host's written.
+        assert_eq!((tap.mapped, device.put.lock().len(), tap.took.len()), (0, 0, 0));
+        let file = tap.file.as_ref().unwrap();
+        let mapping = Mapping::fronted(&**file, 65_536, 4096).unwrap();
+        assert_eq!(mappings(file), 1, "a mapping would have been seen");
+        drop(mapping);
+    });
 }

@@ -8,6 +8,7 @@ mod ends;
 mod kernel;
 mod kernel_tx;
 mod nic;
+mod outside;
 mod random;
 mod receive;
 mod refill;

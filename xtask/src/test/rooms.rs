@@ -34,7 +34,12 @@ pub fn run() -> Result<Outcome> {
         if manifest.is_ok() && depends != *may_depend {
             wrong.push(format!("{room} depends on {depends:?}, not on {may_depend:?}"));
         }
-        for path in files(&sources, "rs")? {
+        let tests = Some(root.join(room).join("tests")).filter(|tests| manifest.is_ok() && tests.is_dir());
+        let (mut paths, tests) =
+            (files(&sources, "rs")?, tests.map(|tests| files(&tests, "rs")).transpose()?);
+        let of_sources = paths.len();
+        paths.extend(tests.into_iter().flatten());
+        for (number, path) in paths.into_iter().enumerate() {
             let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
             let shown = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
             // What looks for the word has it.
@@ -44,6 +49,9 @@ pub fn run() -> Result<Outcome> {
                 (Some(_), Some((_, seen))) => *seen = true,
                 (Some(line), None) => wrong.push(format!("{shown}:{} holds unsafe code", line + 1)),
                 (None, _) => {}
+            }
+            if number >= of_sources {
+                continue;
             }
             if LOCKED.contains(&room.as_str()) && !shown.contains("/tests/") {
                 locks.extend(locks_in(&text).into_iter().map(|lock| (lock, shown.clone())));
@@ -131,12 +139,15 @@ fn unsafe_files(table: &str) -> Vec<(String, bool)> {
     for row in rows(table, "## Where it stands").iter().filter(|row| row.len() == 3) {
         if let Some(name) = names(row[0]).next() {
             room = match name {
-                "bench" | "packetdrill" | "python" | "testing/cuda" => format!("{name}/src"),
-                "examples/rust" => name.into(),
-                _ => format!("crates/{name}/src"),
+                "bench" | "packetdrill" | "python" | "testing/cuda" | "examples/rust" => name.into(),
+                _ => format!("crates/{name}"),
             };
         }
-        files.extend(names(row[1]).map(|file| (format!("{room}/{file}"), false)));
+        let within = |file: &str| match file.starts_with("tests/") || room == "examples/rust" {
+            true => format!("{room}/{file}"),
+            false => format!("{room}/src/{file}"),
+        };
+        files.extend(names(row[1]).map(|file| (within(file), false)));
     }
     files
 }
@@ -162,10 +173,11 @@ fn own_dependencies(manifest: &str) -> Vec<&str> {
     found
 }
 
-/// Whether the line starts unsafe code: a block, a function's declaration or an impl, not the word in a comment.
+/// Whether the line starts unsafe code: a block, a function's declaration, a trait, an impl or an attribute, not the word in a comment.
 fn is_unsafe(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
-    ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|word| code.contains(word))
+    let words = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe trait", "unsafe("];
+    words.iter().any(|word| code.contains(word))
 }
 
 /// The locks and the files that docs/locks.md names.
@@ -299,6 +311,8 @@ mod tests {
     fn unsafe_code_is_seen_and_talk_of_it_is_not() {
         assert!(is_unsafe("    let a = unsafe { f() };"));
         assert!(is_unsafe("unsafe impl Send for A {}"));
+        assert!(is_unsafe("pub unsafe trait A {}"));
+        assert!(is_unsafe("#[unsafe(no_mangle)]"));
         assert!(!is_unsafe("// an unsafe { block }"));
         assert!(!is_unsafe("#![forbid(unsafe_code)]"));
     }
@@ -306,13 +320,20 @@ mod tests {
     #[test]
     fn the_tables_are_read() {
         let house = "## The rooms\n| room | what | depends on |\n|---|---|---|\n| `crates/a` | x | sys, b, libc |\n\
-                     ## Where it stands\n| room | where | for |\n| `a` | `x.rs`, and `y/` | z |\n| | `v.rs` | w |\n\
-                     | `examples/rust` | `e/f.rs` | u |\n## End\n| `b` | `u.rs` | t |";
+                     ## Where it stands\n| room | where | for |\n| `a` | `x.rs`, and `y/` | z |\n| | `v.rs`, `tests/t.rs` | w |\n\
+                     | `bench` | `s.rs` | t |\n| `examples/rust` | `e/f.rs` | u |\n## End\n| `b` | `u.rs` | t |";
         assert_eq!(rooms(house), [("crates/a".to_owned(), vec!["b", "sys"])]);
         let files: Vec<String> = unsafe_files(house).into_iter().map(|(file, _)| file).collect();
         assert_eq!(
             files,
-            ["crates/a/src/x.rs", "crates/a/src/y/", "crates/a/src/v.rs", "examples/rust/e/f.rs"]
+            [
+                "crates/a/src/x.rs",
+                "crates/a/src/y/",
+                "crates/a/src/v.rs",
+                "crates/a/tests/t.rs",
+                "bench/src/s.rs",
+                "examples/rust/e/f.rs"
+            ]
         );
         assert!(
             covers("crates/a/src/y/", "crates/a/src/y/1.rs")

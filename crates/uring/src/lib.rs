@@ -13,11 +13,13 @@
 //! | `buffers` | pages that wait for what is received (io_uring_register_buf_ring(3)) |
 //! | `unmapped` | [`Unmapped`]: packets into memory that nothing maps |
 //! | [`zcrx`] | a device's queue that receives into memory of ours |
+//! | `config` | [`Config`], [`Send`], [`Counters`]: how a ring is to be, how a send is to go, what was counted |
 //! | `event` | [`Event`]: what has happened |
 //! | `refused` | [`Refused`]: why there is no ring, and what to do |
 //! | `storage` | [`storage::Storage`]: files to memory and back, on a ring of their own |
 
 mod buffers;
+mod config;
 mod event;
 mod message;
 mod refused;
@@ -27,8 +29,9 @@ mod table;
 mod unmapped;
 pub mod zcrx;
 
+pub use config::{Config, Counters, Send};
 pub use event::{End, Event, Usage};
 pub use refused::Refused;
-pub use ring::{Config, Counters, Ring, Send};
+pub use ring::Ring;
 pub use table::Key;
 pub use unmapped::{MOST_PACKETS, MOST_PLACES, Unmapped};

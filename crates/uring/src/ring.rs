@@ -4,6 +4,7 @@
 //! exit cancels them.
 
 use crate::buffers::Buffers;
+use crate::config::{Config, Counters, Send};
 use crate::event::{End, Event, Usage};
 use crate::message::{MAX_PARTS, Message};
 use crate::refused::{Refused, errno};
@@ -14,7 +15,6 @@ use io_uring::{IoUring, Probe, cqueue, opcode};
 use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, Fragment};
 use onecopy_pool::{PagePool, Region};
-use onecopy_sys::datagram::Control;
 use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 use std::collections::{HashMap, VecDeque};
@@ -37,59 +37,6 @@ const ZC_COPIED: i32 = i32::MIN;
 /// How long a ring that is dropped waits for the kernel to give back what it has.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How a ring is to be.
-#[derive(Debug)]
-pub struct Config {
-    /// Requests that are handed over by one call.
-    pub entries: u32,
-    /// Pages that wait for what is received: a power of two.
-    pub buffers: u16,
-    /// Where they come from. Whoever takes them slowly takes them from all sockets of the ring.
-    pub pages: PagePool,
-    /// Pages that are sent from often, to be registered if that is allowed.
-    pub region: Option<Region>,
-}
-
-/// What a ring has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Calls of io_uring_enter(2).
-    pub enters: u64,
-    /// Requests.
-    pub requests: u64,
-    /// Completions.
-    pub completions: u64,
-    /// Sends without a copy that the kernel took.
-    pub zero_copy: u64,
-    /// Of these, in registered pages.
-    pub registered: u64,
-    /// Notifications, one for each of those.
-    pub notifications: u64,
-    /// Notifications that said truly that the bytes were copied.
-    pub copied: u64,
-    /// Notifications that may say so falsely.
-    pub unknown: u64,
-    /// Receives that found no page.
-    pub no_page: u64,
-}
-
-/// How a send goes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Send {
-    /// From where the bytes lie (IORING_OP_SENDMSG_ZC); else the kernel copies them.
-    pub zero_copy: bool,
-    /// More comes (MSG_MORE).
-    pub more: bool,
-    /// Until all of it is taken (MSG_WAITALL): of a stream.
-    pub whole: bool,
-    /// Where there is no room now, it says EAGAIN instead of waiting for some (MSG_DONTWAIT).
-    pub dont_wait: bool,
-    /// Whom it is for; none for whom the socket is connected to.
-    pub to: Option<SocketAddr>,
-    /// What else is said of it, a datagram.
-    pub control: Option<Control>,
-}
-
 /// Sends without a copy of one socket whose notifications have not come.
 #[derive(Default)]
 struct Stacked {
@@ -111,6 +58,8 @@ pub struct Ring {
     fixed: bool,
     stacked: HashMap<u64, Stacked>,
     events: VecDeque<Event>,
+    /// Requests that found the queue full, in order: it is handed over before they are in it. What each points at stays valid until its last completion.
+    late: VecDeque<Entry>,
     wake: Arc<dyn AsFd + std::marker::Send + Sync>,
     watched: bool,
     woken: bool,
@@ -154,6 +103,7 @@ impl Ring {
             fixed,
             stacked: HashMap::new(),
             events: VecDeque::new(),
+            late: VecDeque::new(),
             wake,
             watched: false,
             woken: false,
@@ -317,20 +267,33 @@ impl Ring {
 
     fn enter(&mut self, limit: Option<Duration>) -> io::Result<()> {
         self.counters.enters += 1;
-        let entered = match limit {
+        // Each turn hands over all that is in the queue, or is the last one.
+        while !self.hand_in() {
+            if passed(self.uring.submit())?.is_none_or(|taken| taken == 0) {
+                // The kernel takes nothing before completions have been looked at, or memory is free: whoever waits has a look, and comes again.
+                return Ok(());
+            }
+        }
+        passed(match limit {
             None => self.uring.submit_and_wait(1),
             Some(limit) => {
                 let limit = Timespec::from(limit);
                 self.uring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit))
             }
-        };
-        match entered {
-            Ok(_) => Ok(()),
-            Err(error) => match errno(&error) {
-                Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN => Ok(()),
-                _ => Err(error),
-            },
+        })
+        .map(drop)
+    }
+
+    /// Puts what was late into the queue, as far as there is room. Whether all of it is there.
+    fn hand_in(&mut self) -> bool {
+        while let Some(entry) = self.late.front() {
+            // SAFETY: what it points at stays valid until its last completion, as who made it has said (`push`).
+            if unsafe { self.uring.submission().push(entry) }.is_err() {
+                return false;
+            }
+            self.late.pop_front();
         }
+        true
     }
 
     fn begin(&mut self, request: Request, entry: Entry) -> Key {
@@ -341,17 +304,22 @@ impl Ring {
         key
     }
 
+    /// Makes a request, which the next wait hands over at the latest. It asks the kernel once at most: what that does not take is late, and what is wrong with
+    /// the ring the next wait says.
+    ///
     /// # Safety
     ///
     /// What the entry points at stays valid until its last completion.
     unsafe fn push(&mut self, entry: &Entry) {
         self.counters.requests += 1;
         // SAFETY: the caller's.
-        while unsafe { self.uring.submission().push(entry) }.is_err() {
-            // Full: the kernel takes what is there. (It takes none while completions wait for room: EBUSY.)
-            if self.uring.submit().is_err() {
-                self.reap();
-            }
+        if self.late.is_empty() && unsafe { self.uring.submission().push(entry) }.is_ok() {
+            return;
+        }
+        self.late.push_back(entry.clone());
+        // Full: the kernel takes what is there. (It takes none while completions wait for room: EBUSY.)
+        if self.uring.submit().is_ok() {
+            self.hand_in();
         }
     }
 
@@ -561,6 +529,17 @@ impl Drop for Ring {
     }
 }
 
+/// What a call took, but none where the reason why it took nothing passes.
+fn passed(entered: io::Result<usize>) -> io::Result<Option<usize>> {
+    match entered {
+        Ok(taken) => Ok(Some(taken)),
+        Err(error) => match errno(&error) {
+            Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
 /// Both an error and a hang-up are told of unasked, and so is the peer's end (IO_POLL_UNMASK), which may be there already: so it goes by edges, behind that one.
 fn hung_up(fd: &OwnedFd) -> Entry {
     opcode::PollAdd::new(Fd(fd.as_raw_fd()), 0).multi(true).build()
@@ -578,3 +557,6 @@ fn setup(entries: u32) -> Result<IoUring, Errno> {
         made => made.map_err(|error| errno(&error)),
     }
 }
+
+#[cfg(test)]
+mod tests;

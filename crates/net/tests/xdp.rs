@@ -134,7 +134,9 @@ fn tcp_goes_both_ways_against_the_kernel_s() {
             client.unwrap().join().unwrap();
         }
         let of = |name| counter(&stack, name);
-        assert!(of("received") > 1000 && of("unfinished") > 100, "{:?}", stack.link_counters());
+        // As few packets as there may be: the longest, which the other end does not cut.
+        let least = 4 * data.len() as u64 / 65_536;
+        assert!(of("received") >= least && of("unfinished") > 100, "{:?}", stack.link_counters());
         assert_eq!((of("foreign"), of("astray"), of("not_taken"), of("full")), (0, 0, 0, 0));
         assert_eq!((of("kernel_bad_frames"), of("kernel_bad_packets")), (0, 0));
         assert!(of("copied_bytes") >= 4 * data.len() as u64);

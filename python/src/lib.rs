@@ -10,6 +10,7 @@ mod device_memory;
 mod dlpack;
 mod frags;
 mod held;
+mod inner;
 mod listener;
 mod loans;
 mod memory;

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::call;
 use crate::closable::Using;
-use crate::connection::Inner;
+use crate::inner::Inner;
 use crate::memory::{self, Region};
 
 /// Room where the peer will read, with the buffer protocol: fill memoryview(reservation), then commit.

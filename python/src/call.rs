@@ -33,6 +33,7 @@ pub fn has_only(known: u32, flags: u32) -> PyResult<()> {
 }
 
 /// Why a call failed: an errno, and what there is to say of it.
+#[derive(Clone)]
 pub struct Failure {
     pub errno: i32,
     pub text: String,
@@ -50,8 +51,13 @@ impl Failure {
     }
 
     /// Whether each call says so until something else is done about it: EFAULT, of bytes in a device's memory.
-    pub fn stays(&self) -> bool {
+    fn stays(&self) -> bool {
         self.errno == Errno::FAULT.raw_os_error()
+    }
+
+    /// Whether the call that fails says it, and none after it: a reset. That a call would have to wait is no such news.
+    pub fn is_said_once(&self) -> bool {
+        !self.waits() && !self.stays()
     }
 }
 
@@ -85,12 +91,6 @@ pub fn failed(error: impl Into<Failure>) -> PyErr {
     error.into().into()
 }
 
-/// [`Failure::stays`] of an exception.
-pub fn stays(py: Python<'_>, error: &PyErr) -> bool {
-    let errno = error.value(py).getattr("errno").and_then(|errno| errno.extract());
-    errno.is_ok_and(|errno| Failure { errno, text: String::new() }.stays())
-}
-
 /// Seconds, as Python gives a limit.
 pub fn limit(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else { return Ok(None) };
@@ -106,13 +106,52 @@ pub fn let_go<T: Send>(value: T) {
     Python::try_attach(|py| py.detach(|| drop(value.take())));
 }
 
+/// How a call ended that did not do what it was to do.
+pub enum Ended {
+    /// At the socket's own timeout.
+    Late,
+    Failed(Failure),
+    /// By an exception of a signal's handler.
+    Raised(PyErr),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Ended {
+        Ended::Failed(failure)
+    }
+}
+
+impl From<Ended> for PyErr {
+    fn from(ended: Ended) -> PyErr {
+        match ended {
+            Ended::Late => late("timed out: the peer did nothing in the time of the socket's timeout"),
+            Ended::Failed(failure) => failure.into(),
+            Ended::Raised(error) => error,
+        }
+    }
+}
+
+/// TimeoutError.
+pub fn late(text: &str) -> PyErr {
+    PyTimeoutError::new_err((Errno::TIMEDOUT.raw_os_error(), text.to_owned()))
+}
+
 /// Calls `attempt` without the GIL. A signal runs Python's handlers, which may raise, and else it is called again (PEP 475): `limit` is what
 /// the socket's own timeout is, so that a call ends within twice that time, however many signals come.
 pub fn waiting<R: Send>(
     py: Python<'_>,
     limit: Option<Duration>,
-    mut attempt: impl FnMut() -> Result<R, Failure> + Send,
+    attempt: impl FnMut() -> Result<R, Failure> + Send,
 ) -> PyResult<R> {
+    Ok(trying(py, limit, attempt)?)
+}
+
+/// As [`waiting`], for who has to know how it ended.
+pub fn trying<R: Send>(
+    py: Python<'_>,
+    limit: Option<Duration>,
+    mut attempt: impl FnMut() -> Result<R, Failure> + Send,
+) -> Result<R, Ended> {
     let (interrupted, again) = (Errno::INTR.raw_os_error(), Errno::AGAIN.raw_os_error());
     let patient = limit != Some(Duration::ZERO);
     let started = Instant::now();
@@ -123,16 +162,13 @@ pub fn waiting<R: Send>(
         };
         let late = limit.filter(|limit| patient && started.elapsed() >= *limit);
         if failure.errno == interrupted {
-            py.check_signals()?;
+            py.check_signals().map_err(Ended::Raised)?;
             if late.is_none() {
                 continue;
             }
         }
         if late.is_some() && (failure.errno == again || failure.errno == interrupted) {
-            return Err(PyTimeoutError::new_err((
-                Errno::TIMEDOUT.raw_os_error(),
-                "timed out: the peer did nothing in the time of the socket's timeout",
-            )));
+            return Err(Ended::Late);
         }
         return Err(failure.into());
     }

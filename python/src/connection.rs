@@ -183,7 +183,7 @@ impl Connection {
     /// Receives at most n bytes, or the next record: one copy, into bytes. b"" is the end of the stream.
     ///
     /// With shape= and dtype= it receives a whole Tensor, in place where its bytes lie there in one piece and aligned, else as a copy, which stats() count.
-    /// EOFError where the stream ends before; OSError (EMSGSIZE) where a record is longer than n.
+    /// EOFError where the stream ends before. What has come of a stream before that, a timeout, a signal's exception or an error is kept: the next receive gets it, whatever it asks for. OSError (EMSGSIZE) where a record is longer than n.
     #[pyo3(signature = (n = None, flags = 0, *, shape = None, dtype = None))]
     fn recv<'py>(
         &self,
@@ -232,12 +232,15 @@ impl Connection {
         call::has_only(PEEK | TRUNC, flags)?;
         let inner = self.inner()?;
         let stream = inner.transport.on_stack().map_err(failed)?;
+        let most = most.unwrap_or(usize::MAX);
+        if let Some(frags) = inner.kept_frags(py, n, most, flags)? {
+            return Ok(frags);
+        }
         inner.late()?;
         let mut own = RecvFlags::empty();
         own.set(RecvFlags::DONTWAIT, flags & DONTWAIT != 0);
         own.set(RecvFlags::PEEK, flags & PEEK != 0);
         own.set(RecvFlags::TRUNC, flags & TRUNC != 0);
-        let most = most.unwrap_or(usize::MAX);
         let frags = call::waiting(py, inner.timeout(), || stream.recv_frags(n, most, own))?;
         Frags::of(py, frags)
     }

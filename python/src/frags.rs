@@ -289,6 +289,17 @@ impl Frags {
         let fragments: PyResult<Vec<_>> = tokens.map(|token| Bound::new(py, Fragment::of(token))).collect();
         Ok(Frags { len, linear, device: PyTuple::new(py, fragments?)?.unbind() })
     }
+
+    /// Bytes of the host's memory.
+    pub fn linear(py: Python<'_>, bytes: &[u8]) -> Frags {
+        let linear = PyBytes::new(py, bytes).unbind();
+        Frags { linear: Some(linear), ..Frags::thrown(py, bytes.len()) }
+    }
+
+    /// So many bytes that nobody has.
+    pub fn thrown(py: Python<'_>, len: usize) -> Frags {
+        Frags { len, linear: None, device: PyTuple::empty(py).unbind() }
+    }
 }
 
 #[pymethods]
@@ -303,8 +314,8 @@ impl Frags {
     }
 
     /// The bytes of the host's memory, as a copy; None where it is not those.
-    #[getter]
-    fn linear(&self, py: Python<'_>) -> Option<Py<PyBytes>> {
+    #[getter(linear)]
+    fn bytes(&self, py: Python<'_>) -> Option<Py<PyBytes>> {
         self.linear.as_ref().map(|bytes| bytes.clone_ref(py))
     }
 

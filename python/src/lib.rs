@@ -11,6 +11,7 @@ mod dlpack;
 mod frags;
 mod held;
 mod inner;
+mod kept;
 mod listener;
 mod loans;
 mod memory;

@@ -229,7 +229,7 @@ impl Stream {
             match got {
                 // What has come is not lost for what has not.
                 Err(failure) if have > 0 => {
-                    if !failure.waits() && !failure.stays() {
+                    if failure.is_said_once() {
                         *lock(&self.late) = Some(failure);
                     }
                     return Ok(have);

@@ -157,8 +157,14 @@ def test_a_reset_behind_what_waited_for_all_is_told_once(then: str) -> None:
         pass
     if then == "tensor":
         threading.Timer(0.05, one.close).start()
+        # Of a tensor the bytes come behind it, and it is told behind these again.
+        for _ in range(2):
+            with pytest.raises(ConnectionResetError):
+                other.recv(shape=(8,), dtype="uint8")
+        assert other.recv(8) == b"abc"
         with pytest.raises(ConnectionResetError):
-            other.recv(shape=(8,), dtype="uint8")
+            other.recv(8)
+        assert other.recv(8) == b""
         return
     threading.Timer(0.05, one.close).start()
     few = bytearray(8)
@@ -186,6 +192,74 @@ def test_the_timeout_is_of_all_that_is_waited_for(transport: str) -> None:
     done.set()
     sender.join()
     assert 0 < have < 400 and took < 10, (have, took)
+
+
+@each_transport
+def test_a_tensor_that_does_not_come_as_a_whole_takes_nothing(transport: str) -> None:
+    one, other = pair_of(transport)
+    one.settimeout(60)
+    one.sendall(b"abc")
+    other.settimeout(0.05)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            other.recv(shape=(8,), dtype="uint8")
+    one.sendall(b"de")
+    with pytest.raises(BlockingIOError):
+        other.recv(flags=onecopy.DONTWAIT, shape=(8,), dtype="uint8")
+    other.settimeout(60)
+    few = bytearray(2)
+    assert other.recv_into(few, onecopy.WAITALL) == 2 and few == b"ab"
+    threading.Timer(0.05, one.sendall, (b"fghij",)).start()
+    assert bytes(other.recv(shape=(8,), dtype="uint8").view) == b"cdefghij"
+    # Nor does one that there is no memory for.
+    one.sendall(b"abc")
+    with pytest.raises(MemoryError):
+        other.recv(shape=(1 << 50,), dtype="uint8")
+    assert other.recv_into(few, onecopy.WAITALL) == 2 and few == b"ab"
+    assert bytes(other.recv(shape=(0,), dtype="uint8").view) == b"" and other.recv(8) == b"c"
+
+
+@each_transport
+@pytest.mark.parametrize("what", ["tensor", "recv_into"])
+def test_an_exception_of_a_signal_takes_nothing(transport: str, what: str) -> None:
+    one, other = pair_of(transport)
+    one.sendall(b"abc")
+    other.settimeout(60)
+
+    def handle(*_: object) -> None:
+        raise ConnectionError("of a handler's")
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(ConnectionError, match="of a handler's"):
+            if what == "tensor":
+                other.recv(shape=(8,), dtype="uint8")
+            else:
+                other.recv_into(bytearray(8), onecopy.WAITALL)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    one.sendall(b"d")
+    room = bytearray(4)
+    assert other.recv_into(room, onecopy.WAITALL) == 4 and room == b"abcd"
+    with pytest.raises(BlockingIOError):
+        other.recv(1, onecopy.DONTWAIT)
+
+
+def test_what_a_tensor_leaves_is_not_for_a_child() -> None:
+    one, other = onecopy.pair()
+    one.sendall(b"of the parent")
+    with pytest.raises(BlockingIOError):
+        other.recv(flags=onecopy.DONTWAIT, shape=(100,), dtype="uint8")
+    if (child := os.fork()) == 0:
+        try:
+            other.recv(100, onecopy.DONTWAIT)
+        except BlockingIOError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert other.recv(100) == b"of the parent"
 
 
 def test_a_signal_does_not_cut_what_waits_for_all() -> None:

@@ -110,10 +110,8 @@ class Connection(_Closing[_onecopy.Connection]):
     async def recv(
         self, n: int | None = None, *, shape: Sequence[int] | None = None, dtype: object = None
     ) -> bytes | Tensor:
-        """Receives bytes, or a tensor of a record. (A tensor of a stream comes in pieces: recv_into takes them.)"""
+        """Receives bytes, or with shape= and dtype= a tensor, of a stream when all of it is there. A receive that is cancelled takes nothing: the next one gets what had come."""
         if shape is not None:
-            if not self.sync.records:
-                raise ValueError("a tensor of a stream comes in pieces: recv_into an array, or use records=True")
             wanted = shape
             async with self._receiving:
                 return await _when_ready(

@@ -80,20 +80,28 @@ impl Python {
     /// One in a fresh environment at `at`, which the wheel is installed in, and which finds the other packages (pytest, numpy) that `program` has.
     pub fn installed(program: &str, at: PathBuf, wheel: &Path) -> Result<Python> {
         lay_out(&at)?;
-        let (environment, inside) = (at.join("venv"), at.join("venv/bin/python"));
-        sh(command(program, ["-m", "venv"]).arg(&environment))?;
-        let install =
-            ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"];
-        sh(command(&inside, install).arg(wheel))?;
-        // A path file's folders stand behind the environment's own (site in Python's library).
-        let folders = "import site, sysconfig; print(*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path('purelib'), sep='\\n')";
-        let folders = shell::output(&mut command(program, ["-c", folders]))?;
-        let here = shell::output(&mut command(
-            &inside,
-            ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        ))?;
-        fs::write(Path::new(here.trim()).join("others.pth"), folders).with_context(|| here.clone())?;
+        let inside = environment(program, &at)?;
+        sh(pip_installs(&inside).arg(wheel))?;
         Ok(Python { program: inside, at, laid_out: false })
+    }
+
+    /// One in a fresh environment at `at`, which the source is installed in, as `pip install ./python` does it: pip asks maturin, as the source says. `target` is where cargo builds. None where
+    /// maturin is no package of `program`'s, which pip would fetch then.
+    ///
+    /// It is of the development profile, so that cargo has built nearly all of it before.
+    pub fn from_source(program: &str, at: PathBuf, target: &Path) -> Result<Option<Python>> {
+        lay_out(&at)?;
+        let python = Python { program: environment(program, &at)?, at, laid_out: false };
+        if !python.has("maturin") {
+            return Ok(None);
+        }
+        let mut install = pip_installs(&python.program);
+        install.arg("--no-build-isolation").arg(shell::root().join("python"));
+        sh(install
+            .env("MATURIN_PEP517_ARGS", "--profile dev --locked")
+            .env("CARGO_TARGET_DIR", target)
+            .env_remove("PYTHONPATH"))?;
+        Ok(Some(python))
     }
 
     /// It finds what was built here, and not a package that is installed elsewhere.
@@ -109,6 +117,26 @@ impl Python {
     pub fn has(&self, module: &str) -> bool {
         self.command(&["-c", &format!("import {module}")]).output().is_ok_and(|out| out.status.success())
     }
+}
+
+/// Makes a fresh environment in `at`, which finds the packages that `program` has behind its own. Returns its Python.
+fn environment(program: &str, at: &Path) -> Result<PathBuf> {
+    let (environment, inside) = (at.join("venv"), at.join("venv/bin/python"));
+    sh(command(program, ["-m", "venv"]).arg(&environment))?;
+    // A path file's folders stand behind the environment's own (site in Python's library).
+    let folders = "import site, sysconfig; print(*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path('purelib'), sep='\\n')";
+    let folders = shell::output(&mut command(program, ["-c", folders]))?;
+    let purelib = "import sysconfig; print(sysconfig.get_path('purelib'))";
+    let here = shell::output(&mut command(&inside, ["-c", purelib]))?;
+    fs::write(Path::new(here.trim()).join("others.pth"), folders).with_context(|| here.clone())?;
+    Ok(inside)
+}
+
+/// pip's command that installs what is named behind it, and nothing else. One of that name which is found elsewhere stays there.
+fn pip_installs(python: &Path) -> Command {
+    let mut install = command(python, ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+    install.args(["--no-index", "--no-deps", "--ignore-installed"]);
+    install
 }
 
 /// The tests and the examples, and what they read.

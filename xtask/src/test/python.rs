@@ -1,4 +1,4 @@
-//! The Python package: a wheel of it, made by maturin and installed in a fresh environment; its own tests on that, and mypy on its types.
+//! The Python package: a wheel of it, made by maturin and installed in a fresh environment; its own tests on that, and mypy on its types. In another environment its source is installed.
 //!
 //! Where there is no maturin, or no venv to install a wheel in, the tests run on what cargo built, laid out as a wheel would install it. What Python itself lacks (pytest, mypy, numpy, torch) is said to
 //! be lacking. A free-threaded Python, which does not load the same library, gets a wheel of its own, and the same tests.
@@ -34,14 +34,18 @@ pub fn run() -> Result<Outcome> {
         || Python::laid_out("python3", target.join("python"), &target.join("debug"), "_onecopy.abi3.so");
     let python = match &wheel {
         Some(wheel) if python::makes_environments("python3") => {
+            if !source(&target)? {
+                lacking
+                    .push("maturin as a package of python3's (so the source was not installed)".to_owned());
+            }
             Python::installed("python3", target.join("python"), wheel)?
         }
         Some(_) => {
-            lacking.push("python3's venv (so the wheel was not installed)".to_owned());
+            lacking.push("python3's venv (so neither the wheel nor the source was installed)".to_owned());
             laid_out()?
         }
         None => {
-            lacking.push("maturin (so no wheel was made)".to_owned());
+            lacking.push("maturin (so no wheel was made, and the source not installed)".to_owned());
             laid_out()?
         }
     };
@@ -72,6 +76,20 @@ pub fn run() -> Result<Outcome> {
         Err(lacks) => lacking.push(lacks),
     }
     Ok(if lacking.is_empty() { Outcome::Tests(count) } else { Outcome::Partly(count, lacking) })
+}
+
+/// `pip install ./python`, and bytes there and back with what that has installed. False where there is no package that builds it.
+fn source(target: &Path) -> Result<bool> {
+    let Some(python) = Python::from_source("python3", target.join("python-source"), target)? else {
+        return Ok(false);
+    };
+    let program = "import sys, onecopy\n\
+        assert onecopy.__file__.startswith(sys.prefix), onecopy.__file__\n\
+        one, other = onecopy.pair()\n\
+        one.sendall(b'there'); assert other.recv(5) == b'there'\n\
+        other.sendall(b'back'); assert one.recv(4) == b'back'\n";
+    sh(&mut python.command(&["-W", "error", "-c", program]))?;
+    Ok(true)
 }
 
 /// The same tests with the library that a free-threaded Python loads; or what there is not of it.

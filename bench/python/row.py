@@ -16,6 +16,7 @@ import csv
 import json
 import multiprocessing
 import os
+import pathlib
 import statistics
 import sys
 import time
@@ -260,6 +261,10 @@ TORCH: dict[str, Callable[[int, int], float]] = {
     "torch-kept": handles("file_system", keep=True),
 }
 
+# The columns of a record and of the verdicts beside it (bench/src/record.rs).
+FIGURES = "bench,case,engine,metric,unit,median,low,high,rounds,baseline,ratio"
+VERDICTS = "bench,case,engine,metric,verdict,reached,demand"
+
 # How the record calls ours: `auto` is what a program gets that asks for nothing.
 RECORDED = {"onecopy": "auto", "onecopy-ref": "reserve"}
 
@@ -274,20 +279,47 @@ REACH = [
 ]
 
 
-def verdicts(case: str, medians: dict[str, float]) -> list[str]:
-    """What was reached of that, in words: one that has no rival here is open."""
+SIGNS = {"reached": "✓", "missed": "✗", "none": "?"}
+
+
+def verdicts(case: str, medians: dict[str, float]) -> list[tuple[str, str, float | None, str]]:
+    """What was reached of that, by which engine, and the demand in words: one that has no rival here is open."""
     lines = []
     for of, engine, times, rivals in REACH:
         if of != case:
             continue
-        demand = f"{case} {engine} >= {times:g} x {'the best of ' * (len(rivals) > 1)}{', '.join(rivals)}"
-        there = [rival for rival in rivals if rival in medians]
-        if not there:
-            lines.append(f"? {demand}: not here")
-            continue
-        ratio = medians[engine] / max(medians[rival] for rival in there)
-        lines.append(f"{'✓' if ratio >= times else '✗'} {demand}: {ratio:.2f} x")
+        demand = f">= {times:g} x {'best of ' * (len(rivals) > 1)}{', '.join(rivals)}"
+        there = [medians[rival] for rival in rivals if rival in medians]
+        ratio = medians[engine] / max(there) if there else None
+        verdict = "none" if ratio is None else "reached" if ratio >= times else "missed"
+        lines.append((engine, verdict, ratio, demand))
     return lines
+
+
+def program() -> str:
+    """What tells one build of the package from another: FNV-1a of the library, as `onecopy bench` has it of its own file."""
+    number = 0xCBF2_9CE4_8422_2325
+    for byte in pathlib.Path(onecopy._onecopy.__file__).read_bytes():
+        number = (number ^ byte) * 0x0100_0000_01B3 & (1 << 64) - 1
+    return f"{number:016x}"
+
+
+def appended(path: pathlib.Path, columns: str, lines: list[list[object]]) -> None:
+    """Appends lines to a CSV file, which gets its heading with the first."""
+    fresh = not path.exists()
+    with path.open("a", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        if fresh:
+            out.writerow(columns.split(","))
+        out.writerows(lines)
+
+
+def record(path: pathlib.Path, figures: list[list[object]], judged: list[list[object]]) -> None:
+    """Adds a run to a record: its figures, its verdicts, and to the machine's facts a line that says when it ended and of which program it is."""
+    appended(path, FIGURES, figures)
+    appended(path.with_suffix(".verdicts.csv"), VERDICTS, judged)
+    with path.with_suffix(".txt").open("a") as facts:
+        facts.write(f"run: {time.strftime('%H:%M')}, program {program()}, rows python\n")
 
 
 def main() -> None:
@@ -296,8 +328,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one record a line")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="for a moment: is it alive?")
-    parser.add_argument("--record", metavar="FILE", help="append the figures to a file that `onecopy bench --record` has made")
+    parser.add_argument("--record", metavar="FILE", type=pathlib.Path, help="append the figures to a file that `onecopy bench --record` has made, and the verdicts beside it")
     args = parser.parse_args()
+    if args.record and not args.record.with_suffix(".txt").exists():
+        raise SystemExit(f"{args.record} has no facts of its machine beside it: name a file that `onecopy bench ROW --record` has made today")
     engines = dict(ENGINES)
     if torch:
         # Its sums are numpy's here, and its own threads would only be in the way of a fork.
@@ -306,6 +340,7 @@ def main() -> None:
     else:
         print(f"torch is not installed: without {', '.join(TORCH)} (pip install torch)", file=sys.stderr)
     records: list[list[object]] = []
+    judged: list[list[object]] = []
     for case, size in (("64K", 64 << 10), ("1M", 1 << 20)):
         words = size // 8
         count = max(4, ((2 << 20) if args.quick else (256 << 20)) // size)
@@ -324,21 +359,22 @@ def main() -> None:
             ratio = medians[name] / medians[rival]
             records.append(["python", case, RECORDED.get(name, name), "rate", "GB/s", *figures, args.rounds, rival, ratio])
             for baseline in [rival for rival in engines if rival not in RECORDED] if name in RECORDED else [None]:
-                record = {
+                figure = {
                     "bench": "python", "case": case, "engine": name, "metric": "rate", "unit": "B/s",
                     "median": medians[name], "low": min(all_), "high": max(all_), "rounds": args.rounds,
                     "baseline": baseline, "ratio": medians[name] / medians[baseline] if baseline else None,
                 }
                 if args.json:
-                    print(json.dumps(record))
+                    print(json.dumps(figure))
                 else:
-                    against = f"{record['ratio']:6.2f} x {baseline}" if baseline else ""
+                    against = f"{figure['ratio']:6.2f} x {baseline}" if baseline else ""
                     print(f"{case:4} {name:14} {medians[name] / 1e9:6.2f} GB/s ({min(all_) / 1e9:.2f}-{max(all_) / 1e9:.2f}) {against}")
-        for line in verdicts(case, medians):
-            print(line, file=sys.stderr if args.json else sys.stdout)
+        for engine, verdict, reached, demand in verdicts(case, medians):
+            judged.append(["python", case, RECORDED[engine], "rate", verdict, reached, demand])
+            came = f"{reached:.2f} x" if reached is not None else "not here"
+            print(f"{SIGNS[verdict]} {case} {engine} {demand}: {came}", file=sys.stderr if args.json else sys.stdout)
     if args.record:
-        with open(args.record, "a", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(records)
+        record(args.record, records, judged)
     with_torch = f", torch {torch.__version__}" if torch else ""
     print(
         f"python {sys.version.split()[0]}, numpy {numpy.__version__}{with_torch}, {os.cpu_count()} CPUs, not pinned",

@@ -6,7 +6,7 @@
 //! recorded: nothing is judged here.
 
 mod picture;
-mod record;
+pub mod record;
 mod summary;
 mod tables;
 

@@ -3,13 +3,15 @@
 //! Where there is no maturin, or no venv to install a wheel in, the tests run on what cargo built, laid out as a wheel would install it. What Python itself lacks (pytest, mypy, numpy, torch) is said to
 //! be lacking. A free-threaded Python, which does not load the same library, gets a wheel of its own, and the same tests.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::Outcome;
 use crate::python::{self, Python};
+use crate::results::record;
 use crate::shell::{self, command, run as sh};
 
 /// By which names a free-threaded Python goes (PEP 703), of the versions that PyO3 knows.
@@ -61,9 +63,7 @@ pub fn run() -> Result<Outcome> {
         sh(python.command(&["-m", "mypy.stubtest", "onecopy"]).args(allowed))?;
     }
     if python.has("numpy") {
-        // Every engine of the bench row, for a moment; no figure is judged.
-        let row = shell::root().join("bench/python/row.py");
-        sh(python.command(&[]).arg(row).args(["--quick", "--rounds", "1"]))?;
+        row(&python, &target.join("python/record"))?;
     }
     if !python.has("pytest") {
         return Ok(Outcome::Skipped(
@@ -76,6 +76,34 @@ pub fn run() -> Result<Outcome> {
         Err(lacks) => lacking.push(lacks),
     }
     Ok(if lacking.is_empty() { Outcome::Tests(count) } else { Outcome::Partly(count, lacking) })
+}
+
+/// Every engine of the bench row, for a moment. What they reach is no matter, but the record in `folder` has to have it.
+fn row(python: &Python, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let begun = folder.join("2026-01-31-machine.csv");
+    fs::write(&begun, format!("{}\n", record::COLUMNS))?;
+    fs::write(begun.with_extension("txt"), "CPU: one\n")?;
+    let row = shell::root().join("bench/python/row.py");
+    sh(python.command(&[]).arg(row).args(["--quick", "--rounds", "1", "--record"]).arg(&begun))?;
+    let machines = record::read(folder)?;
+    let machine = machines.get("machine").context("the record is gone")?;
+    let taken = machine.rows.get("python").context("the record has no row python")?;
+    let demanded = |case: &str, engine: &str, words: &str| {
+        let same = |one: &&record::Demand| one.case == case && one.engine == engine && one.words == words;
+        taken.demands.iter().find(same).is_some_and(|demand| demand.holds.is_some())
+    };
+    for (case, times) in [("64K", "1.2"), ("1M", "0.95")] {
+        ensure!(
+            taken.lines.iter().any(|line| line.case == case && line.engine == "auto"),
+            "no figure of {case}"
+        );
+        ensure!(demanded(case, "auto", ">= 2 x pickle"), "no verdict on {case} beside pickle");
+        ensure!(demanded(case, "auto", &format!(">= {times} x shared_memory")), "no verdict on {case}");
+    }
+    let runs = machine.facts.values().flatten().filter(|line| line.starts_with("run: ")).count();
+    ensure!(runs == 1, "{runs} runs are in the facts");
+    Ok(())
 }
 
 /// `pip install ./python`, and bytes there and back with what that has installed. False where there is no package that builds it.

@@ -20,9 +20,11 @@
 
 pub mod facts;
 pub mod http;
+mod notes;
 pub mod proc;
 pub mod record;
 pub mod report;
+mod rivals;
 pub mod row;
 pub mod rows;
 pub mod runner;

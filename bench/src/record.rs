@@ -201,6 +201,7 @@ mod tests {
             line: None,
             reached: verdict,
             noise: None,
+            lacking: Vec::new(),
         };
         let case = CaseResult {
             case: "8000".into(),

@@ -234,11 +234,7 @@ impl Reach {
         larger_is_better: bool,
         values: impl Fn(&str) -> Vec<f64>,
     ) -> Option<((f64, bool), Option<f64>)> {
-        let rival = match &self.bound {
-            Bound::Ratio(_, rivals) | Bound::Within(_, rivals) => *rivals.first()?,
-            Bound::AtMostTimes(_, rival, _) => rival,
-            Bound::AtMost(_) | Bound::AtLeast(_) => return None,
-        };
+        let rival = *self.rivals().first()?;
         let (own, before, behind) = (values(self.engine), values(rival), values(self.control?));
         let rounds = own.len();
         if before.len() != rounds || behind.len() != rounds {
@@ -261,6 +257,15 @@ impl Reach {
         let turned = judge(&|round| before[round], &|round| behind[round])?;
         let reached = judge(&|round| own[round], &|round| (before[round] + behind[round]) / 2.0)?;
         Some((reached, (!control.1 || !turned.1).then_some(control.0)))
+    }
+
+    /// The engines that it is judged against.
+    pub fn rivals(&self) -> &[&'static str] {
+        match &self.bound {
+            Bound::Ratio(_, rivals) | Bound::Within(_, rivals) => rivals,
+            Bound::AtMostTimes(_, rival, _) => std::slice::from_ref(rival),
+            Bound::AtMost(_) | Bound::AtLeast(_) => &[],
+        }
     }
 
     /// The demand in words, such as `>= 1.25 x kernel`.

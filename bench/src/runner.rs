@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use crate::notes;
 use crate::row::{Case, Context, Metric, Row, Sample, Scale, Session};
 use crate::stats::{self, Summary};
 use crate::unknown::Unknown;
@@ -74,6 +75,8 @@ pub struct Verdict {
     pub reached: Option<(f64, bool)>,
     /// Why the figures say nothing, in words.
     pub noise: Option<String>,
+    /// Those of the engine and its rivals that have no figure, where that is why there is no verdict.
+    pub lacking: Vec<&'static str>,
 }
 
 impl Verdict {
@@ -83,8 +86,12 @@ impl Verdict {
     }
 
     /// Why there is no verdict, where there is none.
-    pub fn open(&self) -> &str {
-        self.noise.as_deref().unwrap_or("no figures")
+    pub fn open(&self) -> String {
+        match (&self.noise, &self.lacking[..]) {
+            (Some(noise), _) => noise.clone(),
+            (None, []) => "a round lacks a figure".to_owned(),
+            (None, lacking) => format!("no figures of {}", lacking.join(", ")),
+        }
     }
 }
 
@@ -105,6 +112,16 @@ impl RowResult {
             }
         }
         tally
+    }
+
+    /// How many cases have a verdict, and in how many of them no demand was missed.
+    pub fn whole_cases(&self) -> (usize, usize) {
+        let verdicts = |case: &CaseResult| -> Vec<bool> {
+            case.verdicts.iter().filter_map(|verdict| Some(verdict.reached?.1)).collect()
+        };
+        let judged: Vec<Vec<bool>> =
+            self.cases.iter().map(verdicts).filter(|verdicts| !verdicts.is_empty()).collect();
+        (judged.len(), judged.iter().filter(|verdicts| verdicts.iter().all(|&holds| holds)).count())
     }
 }
 
@@ -250,26 +267,8 @@ pub fn run(row: &'static Row, context: &Context, choice: &Choice, watch: &mut dy
             "others were running before {disturbed} of {done} rounds: leave the machine alone for figures that count"
         ));
     }
-    let noisy =
-        result.cases.iter().flat_map(|case| &case.verdicts).filter(|verdict| verdict.noise.is_some()).count();
-    if noisy > 0 {
-        result.notes.push(format!(
-            "{noisy} demands have no verdict, since the rival beside itself (control) is as far off: more --rounds, on a machine left alone"
-        ));
-    }
-    if row.share < 1.0 {
-        let (met, missed, _) = result.tally();
-        if met + missed > 0 {
-            let share = met as f64 / (met + missed) as f64;
-            let word = if share >= row.share { "reached" } else { "missed" };
-            result.notes.push(format!(
-                "{word}: the demands hold at {:.1} % of the {} points with a verdict, {:.0} % are demanded",
-                share * 100.0,
-                met + missed,
-                row.share * 100.0
-            ));
-        }
-    }
+    let notes = notes::of(row, &result);
+    result.notes.extend(notes);
     watch.done(row, &result);
     result
 }
@@ -381,8 +380,24 @@ fn conclude(row: &Row, case: &Case, turns: Vec<Turn>) -> CaseResult {
                 let words = |reached| in_words(&demand, reached, metric.unit);
                 format!("{}, but its like has {}: noise", words(reached), words(of_control))
             });
+            let lacking = match reached {
+                Some(_) => Vec::new(),
+                None => {
+                    let all =
+                        [reach.engine].into_iter().chain(reach.rivals().iter().copied()).chain(reach.control);
+                    all.filter(|engine| median(engine).is_none()).collect()
+                }
+            };
             let reached = if noise.is_some() { None } else { reached };
-            Some(Verdict { engine: reach.engine, metric: reach.metric, demand, line, reached, noise })
+            Some(Verdict {
+                engine: reach.engine,
+                metric: reach.metric,
+                demand,
+                line,
+                reached,
+                noise,
+                lacking,
+            })
         })
         .collect();
     CaseResult { case: case.name.clone(), baseline: case.baseline, engines, verdicts }
@@ -527,5 +542,6 @@ mod tests {
         assert_eq!(result.engines[0].reason.as_deref(), Some("crashed"));
         assert_eq!(figure(&result.engines, "ours", "rate").unwrap().summary.rounds, 3);
         assert_eq!(result.verdicts[0].reached, None, "no verdict without the baseline");
+        assert_eq!(result.verdicts[0].open(), "no figures of kernel");
     }
 }

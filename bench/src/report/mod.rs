@@ -254,6 +254,7 @@ mod tests {
             line: Some(2.0),
             reached: Some((ratio, ratio >= 2.0)),
             noise: None,
+            lacking: Vec::new(),
         };
         let mut engines = vec![engine("kernel", 1.0, 1.0), engine("auto", ratio, ratio)];
         engines.push(EngineResult {

@@ -15,6 +15,7 @@ use super::job::{number, text, whole, with};
 use super::meet;
 use super::setup::Setup;
 use crate::proc::{self, Launcher};
+use crate::rivals::Rival;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
 use crate::temp::TempDir;
 use crate::words::size_name;
@@ -59,7 +60,7 @@ fn case(size: usize, read: bool) -> Case {
         reach,
         work: Work { warmup: 100, least: 100, most: 10_000_000, step: 1 },
         open: Box::new(move |context, engine| {
-            let rival = if engine == "iceoryx2" { Some(find_rival()?) } else { None };
+            let rival = if engine == "iceoryx2" { Some(RIVAL.built()?) } else { None };
             let size = if engine == "auto-64" { 64 } else { size };
             let (context, engine) = (context.clone(), engine.to_owned());
             Ok(Box::new(Reference { context, engine, rival, size, read }))
@@ -67,17 +68,13 @@ fn case(size: usize, read: bool) -> Case {
     }
 }
 
-/// The rival's worker: where `ONECOPY_RIVAL_ICEORYX2` says, or in the checkout that this program was built from.
-fn find_rival() -> Result<PathBuf> {
-    let built = concat!(env!("CARGO_MANIFEST_DIR"), "/rivals/iceoryx2/target/release/onecopy-rival-iceoryx2");
-    let path = std::env::var_os("ONECOPY_RIVAL_ICEORYX2").map_or_else(|| built.into(), PathBuf::from);
-    ensure!(
-        path.is_file(),
-        "it is not built: cargo build --release --manifest-path bench/rivals/iceoryx2/Cargo.toml (or say where its \
-         worker is in ONECOPY_RIVAL_ICEORYX2)"
-    );
-    Ok(path)
-}
+/// The rival's worker.
+const RIVAL: Rival = Rival {
+    name: "iceoryx2",
+    worker: "target/release/onecopy-rival-iceoryx2",
+    build: "cargo build --release",
+    variable: "ONECOPY_RIVAL_ICEORYX2",
+};
 
 struct Reference {
     context: Context,

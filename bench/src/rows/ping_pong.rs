@@ -21,7 +21,8 @@ use crate::words::size_name;
 pub const ROW: Row = Row {
     name: "ping-pong",
     about: "round trips of one message, copied out on both sides (record, dgram: over seqpacket and connected datagram sockets, ours and the kernel's); spin, block, adaptive is how ours waits, kernel \
-            blocks and kernel-spin polls with MSG_DONTWAIT, bare is one cache line bounced by two threads; idle: CPU of a process that waits for a byte",
+            blocks and kernel-spin polls with MSG_DONTWAIT, bare is one cache line bounced by two threads; adaptive-15us: the server computes for as long before \
+            it answers; idle: CPU of a process that waits for a byte",
     metrics: &[
         Metric { name: "rtt", unit: "us", larger: false },
         Metric { name: "idle", unit: "CPU s/s", larger: false },
@@ -39,8 +40,10 @@ const IDLE: f64 = 0.0001;
 
 /// What a blocking round trip must reach against the kernel's.
 const BLOCK: f64 = 0.95;
-/// How much longer than spinning an adaptive one may take. (The peers here answer at once.)
+/// How much longer than spinning an adaptive one may take.
 const ADAPTIVE: f64 = 1.3;
+/// How long a server computes, in microseconds, that answers within 20 but not at once: what its client waits is that, and the way there and back.
+const WORKS: u64 = 15;
 
 fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -62,9 +65,15 @@ fn cases(scale: Scale) -> Vec<Case> {
             &["kernel", "auto"],
             vec![Reach::ratio("auto", "rtt", BLOCK, &["kernel"])],
         ));
-        let adaptive = vec![Reach::at_most_times("auto", "rtt", ADAPTIVE, "auto-spin", 0.0)];
-        cases.push(case(size, "adaptive", &["kernel", "auto-spin", "auto-block", "auto"], adaptive));
+        cases.push(case(size, "adaptive", ADAPTIVE_ENGINES, adaptive()));
     }
+    cases.push(Case {
+        name: format!("64/adaptive-{WORKS}us"),
+        open: Box::new(|context, engine| {
+            Ok(Box::new(PingPong { works: WORKS, ..session(context, engine, 64, "adaptive", false) }))
+        }),
+        ..case(64, "adaptive", ADAPTIVE_ENGINES, adaptive())
+    });
     for kind in [Kind::Records, Kind::Datagrams] {
         let waits = [(64, "spin"), (64, "block"), (64, "adaptive"), (4 << 10, "spin"), (4 << 10, "block")];
         cases.extend(waits.map(|(size, wait)| message_case(kind, size, wait)));
@@ -84,6 +93,12 @@ fn cases(scale: Scale) -> Vec<Case> {
     cases
 }
 
+const ADAPTIVE_ENGINES: &[&str] = &["kernel", "auto-spin", "auto-block", "auto"];
+
+fn adaptive() -> Vec<Reach> {
+    vec![Reach::at_most_times("auto", "rtt", ADAPTIVE, "auto-spin", 0.0)]
+}
+
 /// As a stream's of that size, with its demands.
 fn message_case(kind: Kind, size: usize, wait: &'static str) -> Case {
     let (engines, reach): (&[&'static str], Vec<Reach>) = match wait {
@@ -93,10 +108,7 @@ fn message_case(kind: Kind, size: usize, wait: &'static str) -> Case {
         ),
         "spin" => (&["kernel", "kernel-spin", "auto"], vec![]),
         "block" => (&["kernel", "auto"], vec![Reach::ratio("auto", "rtt", BLOCK, &["kernel"])]),
-        _ => (
-            &["kernel", "auto-spin", "auto-block", "auto"],
-            vec![Reach::at_most_times("auto", "rtt", ADAPTIVE, "auto-spin", 0.0)],
-        ),
+        _ => (ADAPTIVE_ENGINES, adaptive()),
     };
     Case {
         name: format!("{}{}/{wait}", kind.prefix(), size_name(size as u64)),
@@ -132,6 +144,7 @@ fn session(context: &Context, engine: &str, size: usize, wait: &str, idle: bool)
         wait: wait.to_owned(),
         idle,
         kind: Kind::Stream,
+        works: 0,
     }
 }
 
@@ -142,12 +155,14 @@ struct PingPong {
     wait: String,
     idle: bool,
     kind: Kind,
+    /// Microseconds that the server computes before each answer.
+    works: u64,
 }
 
 impl PingPong {
     fn job(&self, trips: u64, seed: Option<u64>) -> Value {
         let setup = Setup { wait: self.wait.clone(), kind: self.kind, ..Setup::new(&self.engine) };
-        with(setup.job(), json!({"size": self.size, "trips": trips, "seed": seed}))
+        with(setup.job(), json!({"size": self.size, "trips": trips, "seed": seed, "works": self.works}))
     }
 
     fn trips(&self, trips: u64, seed: Option<u64>) -> Result<Value> {
@@ -220,13 +235,25 @@ fn receive(conn: &mut Conn, engine: &str, buffer: &mut [u8]) -> Result<bool> {
     Ok(true)
 }
 
+/// Uses the CPU for so many seconds.
+fn compute(seconds: f64) {
+    if seconds > 0.0 {
+        let end = proc::now() + seconds;
+        while proc::now() < end {
+            std::hint::spin_loop();
+        }
+    }
+}
+
 /// Gives back what comes, until the client has finished.
 fn server(job: &Value) -> Result<Value> {
     let setup = Setup::from_job(job)?;
     let mut conn = meet::accept(&setup)?;
     let mut message = Aligned::new(whole(job, "size")? as usize, 0);
+    let works = whole(job, "works")? as f64 / 1e6;
     let mut trips = 0;
     while receive(&mut conn, &setup.engine, &mut message)? {
+        compute(works);
         conn.send_all(&message)?;
         trips += 1;
     }

@@ -99,7 +99,7 @@ pub fn run(options: &Options) -> Result<Vec<RowResult>> {
     let said = |line: String| if options.json { eprintln!("{line}") } else { println!("\n{line}") };
     // A run that measured nothing is none.
     if let Some(folder) = options.record.as_ref().filter(|_| !records.is_empty()) {
-        let path = record::append(folder, &facts, &records, &verdicts)?;
+        let path = record::append(folder, &facts, &chosen, &records, &verdicts)?;
         said(format!("recorded in {}", path.display()));
     }
     if let Some(path) = &options.report {
@@ -142,7 +142,11 @@ fn choose(names: &[String]) -> Result<Vec<&'static Row>> {
 struct JsonLines;
 
 impl Watch for JsonLines {
-    fn row(&mut self, _: &Row, _: usize, _: usize, _: Duration) {}
+    fn row(&mut self, row: &Row, _: usize, _: usize, _: Duration) {
+        for (name, value) in row.stated {
+            eprintln!("{}: {name}: {value}", row.name);
+        }
+    }
     fn step(&mut self, _: &str, _: &str, _: usize, _: usize) {}
     fn case(&mut self, row: &Row, result: &CaseResult) {
         for record in record::of_case(row.name, result) {

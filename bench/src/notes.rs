@@ -62,6 +62,7 @@ mod tests {
     const ROW: Row = Row {
         name: "row",
         about: "",
+        stated: &[],
         metrics: &[],
         share: 1.0,
         cases: |_| Vec::new(),

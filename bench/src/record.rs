@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use crate::facts::Facts;
+use crate::row::Row;
 use crate::runner::{CaseResult, EngineResult, Figure, Verdict};
 
 /// One line of a record.
@@ -104,8 +105,15 @@ pub fn prepare(folder: &Path) -> Result<()> {
 }
 
 /// Appends `records` to `<folder>/<date>-<machine>.csv`, and `verdicts` to `....verdicts.csv`, with the machine's facts beside them, and says
-/// where. The facts are those of the last run of the day, and of each run when it ended, its rows and its program.
-pub fn append(folder: &Path, facts: &Facts, records: &[Record], verdicts: &[Judged]) -> Result<PathBuf> {
+/// where. The facts are those of the last run of the day, what `rows` and those of runs before have stated, and of each run when it ended, its rows
+/// and its program.
+pub fn append(
+    folder: &Path,
+    facts: &Facts,
+    rows: &[&Row],
+    records: &[Record],
+    verdicts: &[Judged],
+) -> Result<PathBuf> {
     prepare(folder)?;
     let path = folder.join(format!("{}-{}.csv", today(), facts.slug));
     lines(&path, records)?;
@@ -113,10 +121,27 @@ pub fn append(folder: &Path, facts: &Facts, records: &[Record], verdicts: &[Judg
     let beside = path.with_extension("txt");
     let before = std::fs::read_to_string(&beside).unwrap_or_default();
     let mut text: String = facts.lines.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
+    text.push_str(&stated(rows, &before));
     text.extend(before.lines().filter(|line| line.starts_with(RUN)).map(|line| format!("{line}\n")));
     text.push_str(&run(records)?);
     std::fs::write(beside, text)?;
     Ok(path)
+}
+
+/// How a line of what a row has stated begins.
+const STATED: &str = "setting: ";
+
+/// What rows have stated: these, and others in the facts of before.
+fn stated(rows: &[&Row], before: &str) -> String {
+    let of = |row: &Row| format!("{STATED}{}, ", row.name);
+    let others = before
+        .lines()
+        .filter(|line| line.starts_with(STATED) && !rows.iter().any(|row| line.starts_with(&of(row))));
+    let mut text: String = others.map(|line| format!("{line}\n")).collect();
+    for row in rows {
+        text.extend(row.stated.iter().map(|(name, value)| format!("{}{name}: {value}\n", of(row))));
+    }
+    text
 }
 
 /// How the line of a run begins.
@@ -217,8 +242,20 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("onecopy-record-{}", std::process::id()));
         let facts = Facts { lines: vec![("CPU", "x".into())], slug: "test".into() };
         let missed = judged(Some((0.75, false)));
-        append(&folder, &facts, &[record()], &[missed, judged(Some((1.0, true)))].concat()).unwrap();
-        let path = append(&folder, &facts, &[Record { ratio: None, ..record() }], &judged(None)).unwrap();
+        let row = |name, stated| Row { name, stated, ..*crate::rows::ROWS[0] };
+        let (first, other) =
+            (row("unix-bulk", &[("pace", "1")]), row("auto", &[("horizon", "far"), ("x", "y")]));
+        append(
+            &folder,
+            &facts,
+            &[&first, &other],
+            &[record()],
+            &[missed, judged(Some((1.0, true)))].concat(),
+        )
+        .unwrap();
+        let again = row("unix-bulk", &[("pace", "2")]);
+        let path =
+            append(&folder, &facts, &[&again], &[Record { ratio: None, ..record() }], &judged(None)).unwrap();
         let read = |kind: &str| std::fs::read_to_string(path.with_extension(kind)).unwrap();
         let (text, verdicts, facts) = (read("csv"), read("verdicts.csv"), read("txt"));
         std::fs::remove_dir_all(&folder).unwrap();
@@ -233,6 +270,11 @@ mod tests {
              unix-bulk,8000,auto,rate,none,,\">= 0.95 x best of cached, nt\"\n"
         );
         assert_eq!(facts.lines().filter(|line| line.starts_with("CPU: x")).count(), 1, "{facts}");
+        let stated: Vec<&str> = facts.lines().filter(|line| line.starts_with(STATED)).collect();
+        assert_eq!(
+            stated,
+            ["setting: auto, horizon: far", "setting: auto, x: y", "setting: unix-bulk, pace: 2"]
+        );
         let runs: Vec<&str> = facts.lines().filter(|line| line.starts_with(RUN)).collect();
         assert_eq!(runs.len(), 2, "{facts}");
         assert!(runs.iter().all(|run| run.ends_with("rows unix-bulk")), "{facts}");

@@ -14,6 +14,8 @@ pub struct Row {
     pub name: &'static str,
     /// One sentence: the work, and who touches the payload how.
     pub about: &'static str,
+    /// Settings that its figures are to be read with, by name: shown below `about`, and kept in the records' facts.
+    pub stated: &'static [(&'static str, &'static str)],
     /// What is measured. The first one is the row's main figure: the one that is plotted.
     pub metrics: &'static [Metric],
     /// The share of the cases with a reach that have to meet it; 1 for nearly every row.

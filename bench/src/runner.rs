@@ -444,6 +444,7 @@ mod tests {
     const ROW: Row = Row {
         name: "fake",
         about: "",
+        stated: &[],
         metrics: &[Metric { name: "rate", unit: "x", larger: true }],
         share: 1.0,
         cases: |_| Vec::new(),

@@ -51,6 +51,9 @@ impl Watch for Terminal {
             bound.as_secs_f64().ceil()
         ));
         self.say(&format!("  {}", row.about));
+        for (name, value) in row.stated {
+            self.say(&format!("  {name}: {value}"));
+        }
         self.say(&paint(&heading(), Style::new().dimmed()));
     }
 

@@ -64,6 +64,9 @@ pub fn html(title: &str, facts: &Facts, results: &[(&Row, &RowResult)]) -> Resul
 fn section(page: &mut String, row: &Row, result: &RowResult) -> Result<()> {
     let name = escape(row.name);
     write!(page, "<section id=\"{name}\"><h2>{name} {}</h2><p>{}</p>", tally(result), escape(row.about))?;
+    for (name, value) in row.stated {
+        write!(page, "<p>{}: {}</p>", escape(name), escape(value))?;
+    }
     for note in &result.notes {
         write!(page, "<p class=\"note\">{}</p>", escape(note))?;
     }
@@ -228,6 +231,7 @@ mod tests {
     const ROW: Row = Row {
         name: "demo",
         about: "a < b & c",
+        stated: &[("far", "> near")],
         metrics: &[RATE],
         share: 1.0,
         cases: |_| Vec::new(),
@@ -275,6 +279,7 @@ mod tests {
             let html = html("t", &facts, &[(&ROW, &result(ratio))]).unwrap();
             assert!(html.contains(chip), "{chip}");
             assert!(html.contains("skipped: not &lt;installed&gt;"));
+            assert!(html.contains("<p>far: &gt; near</p>"));
             assert!(
                 html.contains("<svg") && html.contains("#CF222E"),
                 "the plot has the line that must be reached"

@@ -18,6 +18,7 @@ pub const ROW: Row = Row {
     about: "connect, accept, a byte from the server and one back, close, one connection after the other; undecided: connect, accept, \
             a byte from the client, close, and the client waits for the end; plain: a client of the kernel's sockets at our \
             listener; idle: what each of many open connections costs the worse off of the two processes",
+    stated: &[],
     metrics: &[
         Metric { name: "rate", unit: "1/s", larger: true },
         Metric { name: "descriptors", unit: "per end", larger: false },

@@ -19,6 +19,7 @@ pub const ROW: Row = Row {
     name: "copy",
     about: "one thread copies; the source is one buffer that is copied again and again, the destination the same (hot) \
             or cycling through 256 MiB (cold); nobody reads it",
+    stated: &[],
     metrics: &[
         Metric { name: "rate", unit: "GB/s", larger: true },
         Metric { name: "time", unit: "ns", larger: false },

@@ -31,6 +31,7 @@ pub const ROW: Row = Row {
             a thread and a connected socket for each sender, blocking: the first floods, the others send 10,000 a second \
             between them (kernel: its queue as it is here; kernel-mmsg: 64 to a call, the flood and the receiver; \
             kernel-512: that, with the queue of 512 that systemd asks for)",
+    stated: &[],
     metrics: &[
         Metric { name: "rate", unit: "M/s", larger: true },
         Metric { name: "cpu", unit: "CPU ns/datagram", larger: false },

@@ -19,6 +19,7 @@ pub const ROW: Row = Row {
     name: "hot-set",
     about: "a shuffled walk through a hot set, timed once before and once after a copy of 1 MiB into memory that cycles \
             through 256 MiB; the source is one buffer; cost = what the copy added to each load",
+    stated: &[],
     metrics: &[
         COST,
         Metric { name: "walk", unit: "ns/load", larger: false },

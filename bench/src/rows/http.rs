@@ -18,6 +18,7 @@ pub const ROW: Row = Row {
             the daemon sends into the client's socket, lent by a proxy that trusts it. Cases named tls: the proxy \
             encrypts (AES-128-GCM, TLS 1.3), the clients decrypt. The case named log: what the access log of the proxy costs: log \
             writes it in its combined form, log-json as JSON, auto not at all; nginx-log is nginx with its own, gathered too",
+    stated: &[],
     metrics: &[RATE, CPU_PER_GB, EACH, P50, P99, USER, KERNEL, MOVED],
     share: 1.0,
     cases,

@@ -23,6 +23,7 @@ pub const ROW: Row = Row {
     about: "round trips of one message, copied out on both sides (record, dgram: over seqpacket and connected datagram sockets, ours and the kernel's); spin, block, adaptive is how ours waits, kernel \
             blocks and kernel-spin polls with MSG_DONTWAIT, bare is one cache line bounced by two threads; adaptive-15us: the server computes for as long before \
             it answers; idle: CPU of a process that waits for a byte",
+    stated: &[],
     metrics: &[
         Metric { name: "rtt", unit: "us", larger: false },
         Metric { name: "idle", unit: "CPU s/s", larger: false },

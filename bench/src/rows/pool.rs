@@ -23,6 +23,7 @@ pub const ROW: Row = Row {
     about: "a page is taken and given back: 01 straight into the cache, 02 through the ring, 03 while somebody holds \
             it, so that it is never recycled (as bench_page_pool_simple: ring 1024, 64 pages made ready); cross: \
             another CPU gives it back; nobody touches the bytes",
+    stated: &[],
     metrics: &[
         Metric { name: "time", unit: "ns", larger: false },
         Metric { name: "cycles", unit: "TSC cycles", larger: false },

@@ -22,6 +22,7 @@ pub const ROW: Row = Row {
     name: "records",
     about: "one process sends seqpacket records, one at a time, another receives them, one at a time (kernel-mmsg: 64 to a \
             call of sendmmsg and recvmmsg); both sides' default buffers",
+    stated: &[],
     metrics: &[
         Metric { name: "rate", unit: "M/s", larger: true },
         Metric { name: "cpu", unit: "CPU ns/record", larger: false },

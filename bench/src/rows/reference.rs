@@ -26,6 +26,7 @@ pub const ROW: Row = Row {
     about: "one message there and one back, both sides spinning, one way is half of it; auto and iceoryx2 hand over a \
             page that nobody touches, kernel copies it; read: the reader adds up all of it where it lies, ours by 64 bytes \
             in registers, since a peer's page has no slice; auto-64 is ours with 64 bytes",
+    stated: &[],
     metrics: &[Metric { name: "latency", unit: "us", larger: false }],
     share: 1.0,
     cases,

@@ -17,6 +17,7 @@ pub const ROW: Row = Row {
     about: "one process writes, another copies out (record, dgram: each write a record of seqpacket sockets, or a datagram of connected ones, ours and the kernel's; \
             connect: the reader, who has accepted, never sends a byte); size = write = read = buffer asked for (effective sizes shown); \
             the payload is touched by the copies only",
+    stated: &[],
     metrics: &[Metric { name: "rate", unit: "GB/s", larger: true }, CPU_PER_GB],
     share: 1.0,
     cases,

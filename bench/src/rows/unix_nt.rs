@@ -26,6 +26,7 @@ pub const ROW: Row = Row {
     name: "unix-nt",
     about: "1 MiB objects; the reader forwards each piece to /dev/null untouched (kernel: splice, one write a piece; \
             ours: one write of the borrowed piece); buffer = ours, the kernel's is the best of those tried",
+    stated: &[],
     metrics: &[Metric { name: "rate", unit: "GB/s", larger: true }, CPU_PER_GB],
     share: 1.0,
     cases,

@@ -25,6 +25,7 @@ pub const ROW: Row = Row {
             first copies it to a buffer. Nobody looks at the bytes; cpu is the machine's, side that of the process that has the device, all its threads; copies: the \
             socket's count of bytes that this program copied; tokens: what giving a token back costs, by a call for each (single), for 64 (batched), \
             or by a push to a ring (ring), and taken: what whoever takes them out of it pays for each",
+    stated: &[],
     metrics: &[Metric { name: "rate", unit: "MB/s", larger: true }, CPU_PER_GB, SIDE, COPIES, TOKEN, TAKEN],
     share: 1.0,
     cases,

@@ -46,6 +46,7 @@ pub const ROW: Row = Row {
             write to a TAP runs the peer's receive; rr: 64 bytes there and back, both sides blocking or both spinning; uring: our sockets over \
             the kernel's TCP (Transport::Kernel) and a veth; xdp: our stack by AF_XDP on one end of a veth, of which nothing is asked; packet: ns of a packet of 64 bytes between two stacks of ours in one \
             process, with 10,000 idle connections and none",
+    stated: &[],
     metrics: &[
         Metric { name: "rate", unit: "MB/s", larger: true },
         CPU_PER_GB,

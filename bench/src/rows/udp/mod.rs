@@ -33,6 +33,7 @@ pub const ROW: Row = Row {
             and both sides are the kernel's): what came to the receiver, which adds up every byte. bulk: trains of 44 datagrams of 1472 \
             bytes a call (UDP_SEGMENT, UDP_GRO); 64: 64 datagrams of 64 bytes a call (sendmmsg, recvmmsg), or one; the engine sends, \
             or (recv) receives; 4 MiB asked for as receive buffer; quinn: one stream of QUIC, the server has the kernel's socket; cpu is the machine's",
+    stated: &[],
     metrics: &[
         Metric { name: "datagrams", unit: "M/s", larger: true },
         Metric { name: "rate", unit: "MB/s", larger: true },

@@ -35,6 +35,7 @@ pub const ROW: Row = Row {
             small: CPU time of sends with a handle as sockets make them, over a pair: all copied, all lent, or those copied that were \
             measured to be cheaper so; udp: the same sends as datagrams of our UDP to the sink, copied from a hot page or lent; \
             the lines are those of liburing's send-zerocopy",
+    stated: &[],
     metrics: &[
         Metric { name: "notif", unit: "ns/send", larger: false },
         Metric { name: "send", unit: "ns/send", larger: false },

@@ -16,6 +16,7 @@ pub const ROW: Row = Row {
             ordinary stores or non-temporal ones; auto: as it comes, where a body's memory is lent to the proxy; direct: \
             the daemon sends into the client's socket, lent by a proxy that trusts it. hot-set: how much slower the \
             daemon walks over its own 512 KiB right after a body than before it.",
+    stated: &[],
     metrics: &[RATE, CPU_PER_GB, P50, P99, USER, KERNEL, MOVED, HOT],
     share: 1.0,
     cases,

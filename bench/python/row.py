@@ -13,6 +13,7 @@ has four that both sides keep, and sends the handle of the next free one. Engine
 
 import argparse
 import csv
+import hashlib
 import json
 import multiprocessing
 import os
@@ -262,8 +263,8 @@ TORCH: dict[str, Callable[[int, int], float]] = {
 }
 
 # The columns of a record and of the verdicts beside it (bench/src/record.rs).
-FIGURES = "bench,case,engine,metric,unit,median,low,high,rounds,baseline,ratio"
-VERDICTS = "bench,case,engine,metric,verdict,reached,demand"
+FIGURES = "bench,case,engine,metric,unit,median,low,high,rounds,baseline,ratio,program"
+VERDICTS = "program,bench,case,engine,metric,verdict,reached,demand"
 
 # How the record calls ours: `auto` is what a program gets that asks for nothing.
 RECORDED = {"onecopy": "auto", "onecopy-ref": "reserve"}
@@ -297,11 +298,10 @@ def verdicts(case: str, medians: dict[str, float]) -> list[tuple[str, str, float
 
 
 def program() -> str:
-    """What tells one build of the package from another: FNV-1a of the library, as `onecopy bench` has it of its own file."""
-    number = 0xCBF2_9CE4_8422_2325
-    for byte in pathlib.Path(onecopy._onecopy.__file__).read_bytes():
-        number = (number ^ byte) * 0x0100_0000_01B3 & (1 << 64) - 1
-    return f"{number:016x}"
+    """What tells the program that was measured from another: of this file and of the package's."""
+    folder = pathlib.Path(onecopy.__file__).parent
+    parts = [pathlib.Path(__file__), *sorted(path for path in folder.iterdir() if path.suffix in {".py", ".so"})]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in parts)).hexdigest()[:16]
 
 
 def appended(path: pathlib.Path, columns: str, lines: list[list[object]]) -> None:
@@ -316,10 +316,11 @@ def appended(path: pathlib.Path, columns: str, lines: list[list[object]]) -> Non
 
 def record(path: pathlib.Path, figures: list[list[object]], judged: list[list[object]]) -> None:
     """Adds a run to a record: its figures, its verdicts, and to the machine's facts a line that says when it ended and of which program it is."""
-    appended(path, FIGURES, figures)
-    appended(path.with_suffix(".verdicts.csv"), VERDICTS, judged)
+    name = program()
+    appended(path, FIGURES, [[*figure, name] for figure in figures])
+    appended(path.with_suffix(".verdicts.csv"), VERDICTS, [[name, *verdict] for verdict in judged])
     with path.with_suffix(".txt").open("a") as facts:
-        facts.write(f"run: {time.strftime('%H:%M')}, program {program()}, rows python\n")
+        facts.write(f"run: {time.strftime('%H:%M')}, program {name}, rows python\n")
 
 
 def main() -> None:

@@ -73,12 +73,12 @@ pub fn run(options: &Options) -> Result<Vec<RowResult>> {
     if let Some(path) = &options.report {
         report::prepare(path)?;
     }
-    if let Some(folder) = &options.record {
-        record::prepare(folder)?;
-    }
     let context =
         Context { launcher: options.launcher.clone(), scale: options.scale, cpus: proc::two_cpus() };
     let facts = facts::gather(&context, options.scale == Scale::Smoke);
+    if let Some(folder) = &options.record {
+        record::prepare(folder, &facts)?;
+    }
     if !options.json {
         for (name, value) in &facts.lines {
             println!("{name:>13}  {value}");

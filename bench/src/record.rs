@@ -1,10 +1,12 @@
 //! Records: one JSON object a line, and for each day and machine a CSV file of figures, one of verdicts, and the machine's facts.
+//!
+//! Each run is kept: its lines are added behind those of earlier ones, with what tells its program from others.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
 use crate::facts::Facts;
@@ -99,9 +101,35 @@ pub fn today() -> String {
     jiff::Zoned::now().date().to_string()
 }
 
-/// Makes the folder that [`append`] will write to, so that nobody waits for figures that can't be kept.
-pub fn prepare(folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))
+/// Makes the folder that [`append`] will write to, and looks at what is there, so that nobody waits for figures that can't be kept.
+pub fn prepare(folder: &Path, facts: &Facts) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    let [figures, verdicts] = files(folder, facts);
+    fits(&figures, COLUMNS)?;
+    fits(&verdicts, VERDICTS)
+}
+
+/// Today's files of figures and of verdicts.
+fn files(folder: &Path, facts: &Facts) -> [PathBuf; 2] {
+    let figures = folder.join(format!("{}-{}.csv", today(), facts.slug));
+    [figures.clone(), figures.with_extension("verdicts.csv")]
+}
+
+/// Whether lines with these columns can be added to a file, which may be none yet.
+///
+/// # Errors
+///
+/// It has other ones: a version of this program before, or after, has begun it.
+fn fits(path: &Path, columns: &str) -> Result<()> {
+    let Ok(file) = File::open(path) else { return Ok(()) };
+    let mut heading = String::new();
+    BufReader::new(file).read_line(&mut heading).with_context(|| format!("reading {}", path.display()))?;
+    ensure!(
+        heading.trim_end() == columns,
+        "{} has other columns than this version's ({columns}): move it away, or record in another folder (--record FOLDER)",
+        path.display()
+    );
+    Ok(())
 }
 
 /// Appends `records` to `<folder>/<date>-<machine>.csv`, and `verdicts` to `....verdicts.csv`, with the machine's facts beside them, and says
@@ -114,19 +142,26 @@ pub fn append(
     records: &[Record],
     verdicts: &[Judged],
 ) -> Result<PathBuf> {
-    prepare(folder)?;
-    let path = folder.join(format!("{}-{}.csv", today(), facts.slug));
-    lines(&path, records)?;
-    lines(&path.with_extension("verdicts.csv"), verdicts)?;
+    prepare(folder, facts)?;
+    let [path, judged] = files(folder, facts);
+    let program = File::open("/proc/self/exe").context("opening this program")?;
+    let program = format!("{:016x}", hash(program)?);
+    lines(&path, COLUMNS, records.iter().map(|record| (record, &program)))?;
+    lines(&judged, VERDICTS, verdicts.iter().map(|judged| (&program, judged)))?;
     let beside = path.with_extension("txt");
     let before = std::fs::read_to_string(&beside).unwrap_or_default();
     let mut text: String = facts.lines.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
     text.push_str(&stated(rows, &before));
     text.extend(before.lines().filter(|line| line.starts_with(RUN)).map(|line| format!("{line}\n")));
-    text.push_str(&run(records)?);
+    text.push_str(&run(&program, records));
     std::fs::write(beside, text)?;
     Ok(path)
 }
+
+/// The columns of the figures: a [`Record`], and which program gave it.
+const COLUMNS: &str = "bench,case,engine,metric,unit,median,low,high,rounds,baseline,ratio,program";
+/// The columns of the verdicts: which program, and what was [`Judged`].
+const VERDICTS: &str = "program,bench,case,engine,metric,verdict,reached,demand";
 
 /// How a line of what a row has stated begins.
 const STATED: &str = "setting: ";
@@ -148,16 +183,15 @@ fn stated(rows: &[&Row], before: &str) -> String {
 const RUN: &str = "run: ";
 
 /// When a run ended, what it measured, and with which program: the figures of two programs are not to be taken for one's.
-fn run(records: &[Record]) -> Result<String> {
+fn run(program: &str, records: &[Record]) -> String {
     let mut rows: Vec<&str> = records.iter().map(|record| &*record.bench).collect();
     rows.dedup();
-    let program = program(File::open("/proc/self/exe").context("opening this program")?)?;
     let time = jiff::Zoned::now().strftime("%H:%M");
-    Ok(format!("{RUN}{time}, program {program:016x}, rows {}\n", rows.join(" ")))
+    format!("{RUN}{time}, program {program}, rows {}\n", rows.join(" "))
 }
 
 /// What tells one program from another: FNV-1a of its file.
-fn program(file: File) -> Result<u64> {
+fn hash(file: File) -> Result<u64> {
     let mut hash = 0xcbf2_9ce4_8422_2325;
     let (mut file, mut block) = (BufReader::new(file), [0; 64 << 10]);
     loop {
@@ -173,17 +207,20 @@ fn program(file: File) -> Result<u64> {
 }
 
 /// Appends lines to a CSV file, which gets its heading with the first. Without any it does nothing.
-fn lines<L: Serialize>(path: &Path, lines: &[L]) -> Result<()> {
-    if lines.is_empty() {
+fn lines(path: &Path, columns: &str, lines: impl ExactSizeIterator<Item: Serialize>) -> Result<()> {
+    if lines.len() == 0 {
         return Ok(());
     }
     let fresh = !path.exists();
-    let file = OpenOptions::new()
+    let mut file = OpenOptions::new()
         .create(true)
         .append(true)
         .open(path)
         .with_context(|| format!("opening {}", path.display()))?;
-    let mut out = csv::WriterBuilder::new().has_headers(fresh).from_writer(file);
+    if fresh {
+        writeln!(file, "{columns}")?;
+    }
+    let mut out = csv::WriterBuilder::new().has_headers(false).from_writer(file);
     for line in lines {
         out.serialize(line)?;
     }
@@ -193,6 +230,7 @@ fn lines<L: Serialize>(path: &Path, lines: &[L]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::temp::TempDir;
 
     fn record() -> Record {
         Record {
@@ -259,16 +297,16 @@ mod tests {
         let read = |kind: &str| std::fs::read_to_string(path.with_extension(kind)).unwrap();
         let (text, verdicts, facts) = (read("csv"), read("verdicts.csv"), read("txt"));
         std::fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(text.lines().count(), 3);
-        assert!(text.starts_with("bench,case,engine,metric,unit,median,low,high,rounds,baseline,ratio\n"));
-        assert!(text.ends_with("5,kernel,\n"));
-        assert_eq!(
-            verdicts,
-            "bench,case,engine,metric,verdict,reached,demand\n\
-             unix-bulk,8000,auto,rate,missed,0.75,\">= 0.95 x best of cached, nt\"\n\
-             unix-bulk,8000,auto,rate,reached,1.0,\">= 0.95 x best of cached, nt\"\n\
-             unix-bulk,8000,auto,rate,none,,\">= 0.95 x best of cached, nt\"\n"
-        );
+        let program = format!("{:016x}", hash(File::open("/proc/self/exe").unwrap()).unwrap());
+        let figures = "bench,case,engine,metric,unit,median,low,high,rounds,baseline,ratio,program\n\
+                       unix-bulk,8000,auto,rate,GB/s,5.0,4.5,5.25,5,kernel,4.0,P\n\
+                       unix-bulk,8000,auto,rate,GB/s,5.0,4.5,5.25,5,kernel,,P\n";
+        assert_eq!(text, figures.replace("P\n", &format!("{program}\n")));
+        let judged = "program,bench,case,engine,metric,verdict,reached,demand\n\
+                      P,unix-bulk,8000,auto,rate,missed,0.75,\">= 0.95 x best of cached, nt\"\n\
+                      P,unix-bulk,8000,auto,rate,reached,1.0,\">= 0.95 x best of cached, nt\"\n\
+                      P,unix-bulk,8000,auto,rate,none,,\">= 0.95 x best of cached, nt\"\n";
+        assert_eq!(verdicts, judged.replace("P,", &format!("{program},")));
         assert_eq!(facts.lines().filter(|line| line.starts_with("CPU: x")).count(), 1, "{facts}");
         let stated: Vec<&str> = facts.lines().filter(|line| line.starts_with(STATED)).collect();
         assert_eq!(
@@ -281,13 +319,24 @@ mod tests {
     }
 
     #[test]
+    fn a_file_with_other_columns_is_left_alone() {
+        let folder = TempDir::new("columns").unwrap();
+        let facts = Facts { lines: vec![], slug: "test".into() };
+        let path = folder.path().join(format!("{}-test.csv", today()));
+        std::fs::write(&path, "bench,case\n").unwrap();
+        let refused = append(folder.path(), &facts, &[], &[record()], &[]).unwrap_err().to_string();
+        assert!(refused.contains("has other columns") && refused.contains("move it away"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "bench,case\n");
+    }
+
+    #[test]
     fn programs_are_told_apart_by_their_bytes() {
         let folder = std::env::temp_dir().join(format!("onecopy-programs-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let of = |bytes: &[u8]| {
             let path = folder.join("program");
             std::fs::write(&path, bytes).unwrap();
-            program(File::open(path).unwrap()).unwrap()
+            hash(File::open(path).unwrap()).unwrap()
         };
         // The values of draft-eastlake-fnv, appendix C.
         let hashes = [of(b""), of(b"a"), of(b"foobar")];

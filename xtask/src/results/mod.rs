@@ -1,6 +1,6 @@
 //! `cargo xtask results`: what the documents say of results, from bench/record and nothing else.
 //!
-//! Of each machine and row the newest day counts. README.md has a picture and a table of how often and how far a program that asks for
+//! Of each machine and row the newest day counts, and of that day the runs of the program that ran last. README.md has a picture and a table of how often and how far a program that asks for
 //! nothing is better off than with the rival, and how many of a row's demands were reached; bench/record/README.md has all figures, and each demand that
 //! was missed. What is worse is shown like the rest, in bold; a row without a record is named as one. Verdicts are those that the run itself has
 //! recorded: nothing is judged here.
@@ -16,7 +16,7 @@ use std::fs;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::shell;
-use record::Machine;
+use record::{Machine, Taken};
 
 /// Flags of `cargo xtask results`.
 #[derive(Debug, clap::Args)]
@@ -84,6 +84,15 @@ fn known(machines: &BTreeMap<String, Machine>, rows: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Of how many runs a row's figures are; they need not all be of as many.
+fn runs(taken: &Taken) -> String {
+    match taken.runs() {
+        (1, 1) => "one run".to_owned(),
+        (least, most) if least == most => format!("medians of {most} runs"),
+        (least, most) => format!("medians of {least} to {most} runs"),
+    }
+}
+
 /// Names of rows, as text has them.
 fn quoted<'r>(rows: impl Iterator<Item = &'r String>) -> String {
     rows.map(|row| format!("`{row}`")).collect::<Vec<_>>().join(", ")
@@ -110,22 +119,26 @@ fn replaced(readme: &str, results: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use record::{COLUMNS, Taken, VERDICTS, demanded, parse};
+    use record::{COLUMNS, VERDICTS, demanded, parse};
 
     /// A machine `m` of one day, with rows `a` and `b`.
     pub(super) fn machines() -> BTreeMap<String, Machine> {
         let record = format!(
             "{COLUMNS}\n\
-             a,64/hot,libc,time,ns,3.135,2.9,3.3,5,libc,1.0\n\
-             a,64/hot,auto,time,ns,3.2,2.9,3.3,5,libc,0.979\n\
-             a,1M/hot,auto,time,ns,1600.0,2.9,3.3,5,libc,4.69\n\
-             b,idle,auto,memory,KiB,9.6,9,10,1,kernel,\n"
+             a,64/hot,libc,time,ns,3.135,2.9,3.3,5,libc,1.0,p\n\
+             a,64/hot,auto,time,ns,3.2,2.9,3.3,5,libc,0.979,p\n\
+             a,1M/hot,auto,time,ns,1500.0,2.9,3.3,5,libc,4.68,p\n\
+             a,1M/hot,auto,time,ns,1600.0,2.9,3.3,5,libc,4.69,p\n\
+             a,1M/hot,auto,time,ns,1700.0,2.9,3.3,5,libc,4.70,p\n\
+             b,idle,auto,memory,KiB,9.6,9,10,1,kernel,,\n"
         );
         let verdicts = format!(
             "{VERDICTS}\n\
-             a,64/hot,auto,time,missed,4.1,<= libc + 3 ns\n\
-             a,1M/hot,auto,time,reached,4.69,>= 0.95 x libc\n\
-             a,1M/hot,auto,cpu,none,,<= 1.05*libc\n"
+             p,a,64/hot,auto,time,missed,4.1,<= libc + 3 ns\n\
+             p,a,1M/hot,auto,time,missed,4.68,>= 0.95 x libc\n\
+             p,a,1M/hot,auto,time,reached,4.69,>= 0.95 x libc\n\
+             p,a,1M/hot,auto,time,reached,4.70,>= 0.95 x libc\n\
+             p,a,1M/hot,auto,cpu,none,,<= 1.05*libc\n"
         );
         let mut demands = demanded(&verdicts).unwrap();
         let mut taken = |row: &String, lines| {

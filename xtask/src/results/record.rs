@@ -1,4 +1,7 @@
 //! The files of bench/record: each is one day on one machine, with the machine's facts and the verdicts beside it.
+//!
+//! A file keeps every run. What counts of a case is the program that measured it last on that day: the median of that program's runs, and the verdict
+//! that more than half of them gave.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,10 +10,10 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 
 /// The columns of a record, as bench/src/record.rs writes them.
-pub const COLUMNS: &str = "bench,case,engine,metric,unit,median,low,high,rounds,baseline,ratio";
+pub const COLUMNS: &str = "bench,case,engine,metric,unit,median,low,high,rounds,baseline,ratio,program";
 
 /// The columns of the verdicts beside it. (The demand may have commas, and is quoted then.)
-pub const VERDICTS: &str = "bench,case,engine,metric,verdict,reached,demand";
+pub const VERDICTS: &str = "program,bench,case,engine,metric,verdict,reached,demand";
 
 /// How the names of rivals begin (bench/README.md). All others are ours: `auto` is what a program gets without asking.
 const RIVALS: [&str; 18] = [
@@ -34,19 +37,21 @@ const RIVALS: [&str; 18] = [
     "send-copy",
 ];
 
-/// One line of a record.
+/// One figure of a case, of one run or of several.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
     pub case: String,
     pub engine: String,
     pub metric: String,
     pub unit: String,
+    /// Of several runs the median of theirs, as `ratio`.
     pub median: f64,
     pub baseline: String,
     pub ratio: Option<f64>,
+    pub runs: usize,
 }
 
-/// What was demanded in a case, and what came of it, as the run itself has said.
+/// What was demanded in a case, and what came of it, as the runs themselves have said.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demand {
     pub case: String,
@@ -54,8 +59,12 @@ pub struct Demand {
     pub metric: String,
     /// None: there was no verdict.
     pub holds: Option<bool>,
-    pub reached: String,
+    /// Of several runs the median of what those with a verdict have reached.
+    pub reached: Option<f64>,
     pub words: String,
+    /// How many runs there were, and in how many of them it was missed.
+    pub runs: usize,
+    pub missed: usize,
 }
 
 /// A row on a machine: the day, its lines in the order in which they were taken, and what was demanded.
@@ -96,6 +105,21 @@ impl Taken {
     pub fn tally(&self) -> [usize; 3] {
         [Some(true), Some(false), None]
             .map(|holds| self.demands.iter().filter(|demand| demand.holds == holds).count())
+    }
+
+    /// Of how many cases a demand has a verdict, and how many of these have missed none.
+    pub fn cases(&self) -> (usize, usize) {
+        let judged = self.demands.iter().filter(|demand| demand.holds.is_some());
+        let cases: BTreeSet<&str> = judged.map(|demand| &*demand.case).collect();
+        let missed = self.demands.iter().filter(|demand| demand.holds == Some(false));
+        let missed: BTreeSet<&str> = missed.map(|demand| &*demand.case).collect();
+        (cases.len(), cases.len() - missed.len())
+    }
+
+    /// The fewest and the most runs of its figures.
+    pub fn runs(&self) -> (usize, usize) {
+        let runs = || self.lines.iter().map(|line| line.runs);
+        (runs().min().unwrap_or_default(), runs().max().unwrap_or_default())
     }
 
     /// All that was measured beside a rival, other rivals among it, in the row's own order but `auto` first and rivals last.
@@ -191,47 +215,49 @@ pub fn parted(name: &str) -> Result<(&str, &str)> {
     }
 }
 
-/// The lines of a record by row. What was measured again that day replaces what was measured before.
+/// The figures of a record by row.
 pub fn parse(text: &str) -> Result<BTreeMap<String, Vec<Line>>> {
     let mut lines = text.lines();
     ensure!(lines.next() == Some(COLUMNS), "the first line is not {COLUMNS}");
-    let mut rows = BTreeMap::<String, Vec<Line>>::new();
+    let mut rows = BTreeMap::<String, Runs<(String, String, String), Line>>::new();
     for (at, text) in lines.enumerate() {
         // (No name and no figure of the bench has a comma.)
         let fields: Vec<&str> = text.split(',').collect();
-        let &[row, case, engine, metric, unit, median, _, _, _, baseline, ratio] = &fields[..] else {
-            bail!("line {}: {} fields instead of 11", at + 2, fields.len());
+        let &[row, case, engine, metric, unit, median, _, _, _, baseline, ratio, program] = &fields[..]
+        else {
+            bail!("line {}: {} fields instead of 12", at + 2, fields.len());
         };
-        let number = |text: &str| text.parse::<f64>().with_context(|| format!("line {}: {text:?}", at + 2));
-        let ratio = if ratio.is_empty() { None } else { Some(number(ratio)?) };
         let line = Line {
             case: case.into(),
             engine: engine.into(),
             metric: metric.into(),
             unit: unit.into(),
-            median: number(median)?,
+            median: number(median, at)?.with_context(|| format!("line {}: no figure", at + 2))?,
             baseline: baseline.into(),
-            ratio,
+            ratio: number(ratio, at)?,
+            runs: 1,
         };
-        let row = rows.entry(row.to_owned()).or_default();
-        let key = |line: &Line| (line.case.clone(), line.engine.clone(), line.metric.clone());
-        match row.iter_mut().find(|before| key(before) == key(&line)) {
-            Some(before) => *before = line,
-            None => row.push(line),
-        }
+        let key = (line.case.clone(), line.engine.clone(), line.metric.clone());
+        rows.entry(row.to_owned()).or_default().add(key, program, line);
     }
-    Ok(rows)
+    let of_all = |runs: Vec<Line>| {
+        let last = runs.last()?.clone();
+        let middle = median(runs.iter().map(|line| line.median))?;
+        let ratio = median(runs.iter().filter_map(|line| line.ratio));
+        Some(Line { median: middle, ratio, runs: runs.len(), ..last })
+    };
+    Ok(rows.into_iter().map(|(row, runs)| (row, runs.each(of_all))).collect())
 }
 
-/// What was demanded, by row. What was judged again that day replaces what was judged before.
+/// What was demanded, by row.
 pub fn demanded(text: &str) -> Result<BTreeMap<String, Vec<Demand>>> {
     let mut lines = text.lines();
     ensure!(lines.next() == Some(VERDICTS), "the first line is not {VERDICTS}");
-    let mut rows = BTreeMap::<String, Vec<Demand>>::new();
+    let mut rows = BTreeMap::<String, Runs<(String, String, String, String), Demand>>::new();
     for (at, text) in lines.enumerate() {
-        let fields: Vec<&str> = text.splitn(7, ',').collect();
-        let &[row, case, engine, metric, verdict, reached, words] = &fields[..] else {
-            bail!("line {}: {} fields instead of 7", at + 2, fields.len());
+        let fields: Vec<&str> = text.splitn(8, ',').collect();
+        let &[program, row, case, engine, metric, verdict, reached, words] = &fields[..] else {
+            bail!("line {}: {} fields instead of 8", at + 2, fields.len());
         };
         let holds = match verdict {
             "reached" => Some(true),
@@ -244,18 +270,68 @@ pub fn demanded(text: &str) -> Result<BTreeMap<String, Vec<Demand>>> {
             engine: engine.into(),
             metric: metric.into(),
             holds,
-            reached: reached.into(),
+            reached: number(reached, at)?,
             words: words.trim_matches('"').into(),
+            runs: 1,
+            missed: usize::from(holds == Some(false)),
         };
-        let row = rows.entry(row.to_owned()).or_default();
-        let key =
-            |one: &Demand| (one.case.clone(), one.engine.clone(), one.metric.clone(), one.words.clone());
-        match row.iter_mut().find(|before| key(before) == key(&demand)) {
-            Some(before) => *before = demand,
-            None => row.push(demand),
+        let key = (demand.case.clone(), demand.engine.clone(), demand.metric.clone(), demand.words.clone());
+        rows.entry(row.to_owned()).or_default().add(key, program, demand);
+    }
+    let of_all = |runs: Vec<Demand>| {
+        let last = runs.last()?.clone();
+        let count = |holds| runs.iter().filter(|demand| demand.holds == holds).count();
+        let (reached, missed, open) = (count(Some(true)), count(Some(false)), count(None));
+        // A tie is no more than half.
+        let holds =
+            if open * 2 > runs.len() || reached + missed == 0 { None } else { Some(reached > missed) };
+        let figures = median(runs.iter().filter_map(|demand| demand.reached));
+        Some(Demand { holds, reached: figures, runs: runs.len(), missed, ..last })
+    };
+    Ok(rows.into_iter().map(|(row, runs)| (row, runs.each(of_all))).collect())
+}
+
+/// A number, or nothing, in the line behind so many others.
+fn number(text: &str, at: usize) -> Result<Option<f64>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(text.parse().with_context(|| format!("line {}: {text:?}", at + 2))?))
+}
+
+/// The middle one, or what is between the two in the middle.
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    match values.len() % 2 {
+        1 => values.get(half).copied(),
+        _ => Some((values.get(half.checked_sub(1)?)? + values.get(half)?) / 2.0),
+    }
+}
+
+/// What the runs of a day have of one row, by what it is about, in the order in which it came up.
+struct Runs<K, V>(Vec<(K, String, Vec<V>)>);
+
+impl<K, V> Default for Runs<K, V> {
+    fn default() -> Self {
+        Runs(Vec::new())
+    }
+}
+
+impl<K: PartialEq, V> Runs<K, V> {
+    /// Adds what a run has. Earlier ones count no more if they were another program's, or nobody knows whose.
+    fn add(&mut self, key: K, program: &str, value: V) {
+        match self.0.iter_mut().find(|(known, ..)| *known == key) {
+            Some((_, of, values)) if of == program && !program.is_empty() => values.push(value),
+            Some((_, of, values)) => (*of, *values) = (program.to_owned(), vec![value]),
+            None => self.0.push((key, program.to_owned(), vec![value])),
         }
     }
-    Ok(rows)
+
+    fn each(self, of_all: impl Fn(Vec<V>) -> Option<V>) -> Vec<V> {
+        self.0.into_iter().filter_map(|(.., values)| of_all(values)).collect()
+    }
 }
 
 #[cfg(test)]
@@ -266,7 +342,7 @@ mod tests {
     fn what_is_no_record_is_refused() {
         assert!(parse("bench,case\n").is_err());
         assert!(parse(&format!("{COLUMNS}\na,b,c\n")).unwrap_err().to_string().contains("line 2: 3 fields"));
-        assert!(parse(&format!("{COLUMNS}\na,b,c,d,e,x,1,1,1,f,1\n")).is_err());
+        assert!(parse(&format!("{COLUMNS}\na,b,c,d,e,x,1,1,1,f,1,p\n")).is_err());
         for name in ["2026-01-31", "2026-01-31-", "26-01-31-x86", "2026-0l-31-x86", ""] {
             assert!(parted(name).is_err(), "{name}");
         }
@@ -276,10 +352,10 @@ mod tests {
     #[test]
     fn what_a_program_gets_comes_first_and_rivals_come_last() {
         let record = format!(
-            "{COLUMNS}\na,1,nt,rate,GB/s,3,2,2,5,kernel,3\na,1,auto,rate,GB/s,2,2,2,5,kernel,2\n\
-             a,1,auto,p99,ms,2,2,2,5,kernel,2\na,1,auto,cpu,CPU s/GB,2,2,2,5,kernel,0.5\n\
-             a,1,kernel-512,rate,GB/s,3,2,2,5,kernel,3\nb,1,copy,rate,GB/s,3,2,2,5,kernel,3\n\
-             b,1,zc,rate,GB/s,3,2,2,5,kernel,3\nb,1,recv-copy,rate,GB/s,3,2,2,5,kernel,3\n"
+            "{COLUMNS}\na,1,nt,rate,GB/s,3,2,2,5,kernel,3,p\na,1,auto,rate,GB/s,2,2,2,5,kernel,2,p\n\
+             a,1,auto,p99,ms,2,2,2,5,kernel,2,p\na,1,auto,cpu,CPU s/GB,2,2,2,5,kernel,0.5,p\n\
+             a,1,kernel-512,rate,GB/s,3,2,2,5,kernel,3,p\nb,1,copy,rate,GB/s,3,2,2,5,kernel,3,p\n\
+             b,1,zc,rate,GB/s,3,2,2,5,kernel,3,p\nb,1,recv-copy,rate,GB/s,3,2,2,5,kernel,3,p\n"
         );
         let rows = parse(&record).unwrap();
         let names = |all: Vec<Series<'_>>| {
@@ -294,24 +370,66 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_again_replaces_what_was_measured_before() {
-        let record =
-            format!("{COLUMNS}\na,1,auto,rate,GB/s,2,2,2,5,kernel,2\na,1,auto,rate,GB/s,4,2,2,5,kernel,4\n");
-        let rows = parse(&record).unwrap();
-        assert_eq!(rows["a"].iter().map(|line| line.median).collect::<Vec<_>>(), [4.0]);
+    fn the_median_of_the_runs_of_the_last_program_counts() {
+        let line = |case: &str, median: f64, ratio: &str, program: &str| {
+            format!("a,{case},auto,rate,GB/s,{median},2,2,5,kernel,{ratio},{program}\n")
+        };
+        let figures = |lines: &[String]| {
+            let row = parse(&format!("{COLUMNS}\n{}", lines.concat())).unwrap().remove("a").unwrap();
+            row.iter().map(|line| (line.median, line.ratio, line.runs)).collect::<Vec<_>>()
+        };
+        let old = line("1", 9.0, "9", "old");
+        let runs = [line("1", 2.0, "1", "new"), line("1", 8.0, "4", "new"), line("1", 4.0, "", "new")];
+        let [first, second, third] = runs;
+        assert_eq!(figures(std::slice::from_ref(&old)), [(9.0, Some(9.0), 1)]);
+        assert_eq!(figures(&[old.clone(), first.clone()]), [(2.0, Some(1.0), 1)], "another program's");
+        assert_eq!(figures(&[old.clone(), first.clone(), second.clone()]), [(5.0, Some(2.5), 2)]);
+        let all = [old.clone(), first, second, third, line("2", 1.0, "1", "new")];
+        assert_eq!(figures(&all), [(4.0, Some(2.5), 3), (1.0, Some(1.0), 1)]);
+        assert_eq!(figures(&[old.clone(), old.clone(), old.replace(",old", ",")]), [(9.0, Some(9.0), 1)]);
+        let nobodys = old.replace(",old", ",");
+        assert_eq!(figures(&[line("1", 1.0, "1", ""), nobodys]), [(9.0, Some(9.0), 1)], "nobody knows whose");
+        let taken = |lines: &[String]| {
+            let lines = parse(&format!("{COLUMNS}\n{}", lines.concat())).unwrap().remove("a").unwrap();
+            Taken { day: "2026-01-31".into(), lines, demands: Vec::new() }
+        };
+        assert_eq!(taken(&all).runs(), (1, 3));
     }
 
     #[test]
-    fn what_was_judged_again_replaces_what_was_judged_before_and_no_other_verdict_is_believed() {
-        let text = format!(
-            "{VERDICTS}\na,1,auto,rate,missed,0.9,\">= 1 x best of b, c\"\na,1,auto,rate,reached,2.5,>= 2 x b\n\
-             a,1,auto,rate,none,,\">= 1 x best of b, c\"\n"
-        );
-        let rows = demanded(&text).unwrap();
-        let all: Vec<_> = rows["a"].iter().map(|demand| (demand.holds, &*demand.words)).collect();
-        assert_eq!(all, [(None, ">= 1 x best of b, c"), (Some(true), ">= 2 x b")]);
-        assert!(demanded(&format!("{VERDICTS}\na,1,auto,rate,perhaps,,x\n")).is_err());
-        assert!(demanded(&format!("{VERDICTS}\na,1,auto\n")).is_err());
+    fn what_most_runs_of_the_last_program_say_is_the_verdict() {
+        let verdict = |runs: &[&str]| {
+            let line = |run: &&str| {
+                let (program, verdict) = run.split_once(' ').unwrap();
+                let (verdict, reached) = verdict.split_once(' ').unwrap_or((verdict, ""));
+                format!("{program},a,1,auto,rate,{verdict},{reached},\">= 1 x best of b, c\"\n")
+            };
+            let text = format!("{VERDICTS}\n{}", runs.iter().map(line).collect::<String>());
+            let row = demanded(&text).unwrap().remove("a").unwrap();
+            assert_eq!((row.len(), &*row[0].words), (1, ">= 1 x best of b, c"));
+            (row[0].holds, row[0].reached, row[0].missed, row[0].runs)
+        };
+        assert_eq!(verdict(&["p missed 0.9"]), (Some(false), Some(0.9), 1, 1));
+        assert_eq!(verdict(&["p missed 0.9", "q reached 2"]), (Some(true), Some(2.0), 0, 1));
+        let five = ["p missed 0.9", "p reached 1.5", "p reached 1", "p missed 0.8", "p reached 1.2"];
+        assert_eq!(verdict(&five), (Some(true), Some(1.0), 2, 5));
+        assert_eq!(verdict(&five[..2]), (Some(false), Some(1.2), 1, 2), "half is not most");
+        assert_eq!(verdict(&["p none", "p reached 1.5"]), (Some(true), Some(1.5), 0, 2));
+        assert_eq!(verdict(&["p none", "p none", "p reached 1.5"]), (None, Some(1.5), 0, 3));
+        assert_eq!(verdict(&["p none"]), (None, None, 0, 1));
+        assert!(demanded(&format!("{VERDICTS}\np,a,1,auto,rate,perhaps,,x\n")).is_err());
+        assert!(demanded(&format!("{VERDICTS}\np,a,1,auto\n")).is_err());
         assert!(demanded("bench,case\n").is_err());
+    }
+
+    #[test]
+    fn a_case_counts_if_it_has_missed_nothing() {
+        let text = format!(
+            "{VERDICTS}\np,a,1,auto,rate,missed,0.9,x\np,a,1,auto,cpu,reached,1,x\np,a,2,auto,rate,reached,1,x\n\
+             p,a,2,auto,cpu,none,,x\np,a,3,auto,rate,none,,x\n"
+        );
+        let demands = demanded(&text).unwrap().remove("a").unwrap();
+        let taken = Taken { day: "2026-01-31".into(), lines: Vec::new(), demands };
+        assert_eq!((taken.cases(), taken.tally()), ((2, 1), [2, 1, 2]));
     }
 }

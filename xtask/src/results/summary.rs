@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 
 use super::record::{Machine, Series};
-use super::{quoted, short};
+use super::{quoted, runs, short};
 
 /// A picture, a table with a column for each machine, and what is missing.
 pub fn text(machines: &BTreeMap<String, Machine>, rows: &[String]) -> Result<String> {
@@ -33,6 +33,7 @@ pub fn text(machines: &BTreeMap<String, Machine>, rows: &[String]) -> Result<Str
             writeln!(text)?;
         }
     }
+    text.push_str(&of_several(machines, rows));
     text.push_str(&demands(machines, rows));
     for (at, machine) in machines.values().enumerate() {
         let missing: Vec<&String> = rows.iter().filter(|row| !machine.rows.contains_key(*row)).collect();
@@ -41,6 +42,23 @@ pub fn text(machines: &BTreeMap<String, Machine>, rows: &[String]) -> Result<Str
         }
     }
     Ok(text)
+}
+
+/// Which figures are of more than one run.
+fn of_several(machines: &BTreeMap<String, Machine>, rows: &[String]) -> String {
+    let mut text = String::new();
+    for (at, machine) in machines.values().enumerate() {
+        let taken = rows.iter().filter_map(|row| Some((row, machine.rows.get(row)?)));
+        let several = taken.filter(|(_, taken)| taken.runs().1 > 1);
+        let several: Vec<String> = several.map(|(row, taken)| format!("`{row}` {}", runs(taken))).collect();
+        if !several.is_empty() {
+            text.push_str(&format!("\nOf several runs on {}: {}.", letter(at), several.join(", ")));
+        }
+    }
+    match text.is_empty() {
+        true => "\nAll figures are of one run.\n".to_owned(),
+        false => text + " All other figures are of one run.\n",
+    }
 }
 
 /// How many of the demands of each row were reached, a column for each machine. Empty where no record has verdicts.
@@ -135,6 +153,12 @@ mod tests {
         // Nothing is compared with a rival there.
         assert!(!text.contains("| `b`"), "{text}");
         assert!(text.contains("Without a record on A: `c`."), "{text}");
+        assert!(
+            text.contains(
+                "\nOf several runs on A: `a` medians of 1 to 3 runs. All other figures are of one run.\n"
+            ),
+            "{text}"
+        );
         let demands = "| row | A |\n|---|---|\n| `a` | 1 reached, **1 missed**, 1 without a verdict |\n\n";
         assert!(text.contains(demands), "{text}");
     }

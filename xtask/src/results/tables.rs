@@ -6,10 +6,11 @@ use std::fmt::Write as _;
 use anyhow::{Result, ensure};
 
 use super::record::{Demand, Line, Machine, Series, Taken, is_ours};
-use super::{quoted, short};
+use super::{quoted, runs, short};
 
 const HEAD: &str = "# Results\n\nAll engines and figures in the newest record of each row and machine: medians, and in brackets how many times better \
-                    than the rival that is named first, below 1 in bold. Other rivals' columns stand last, their names in italics. Written by `cargo xtask results` from the files here, which `onecopy bench --record` \
+                    than the rival that is named first, below 1 in bold. Of several runs of one program on that day they are the medians of what each run has; a demand is reached, or missed, where \
+                    most runs say so. Other rivals' columns stand last, their names in italics. Written by `cargo xtask results` from the files here, which `onecopy bench --record` \
                     appends to.\n";
 
 /// All of the page.
@@ -24,7 +25,7 @@ pub fn text(machines: &BTreeMap<String, Machine>, rows: &[String]) -> Result<Str
         }
         for row in rows {
             if let Some(taken) = machine.rows.get(row) {
-                writeln!(text, "\n### `{row}`, {}", taken.day)?;
+                writeln!(text, "\n### `{row}`, {}, {}", taken.day, runs(taken))?;
                 text.push_str(&verdicts(taken)?);
                 let tables = tables(taken)?;
                 ensure!(!tables.is_empty(), "{name}: row {row} has no engine beside its baseline");
@@ -51,12 +52,17 @@ fn verdicts(taken: &Taken) -> Result<String> {
     if reached + missed + open == 0 {
         return Ok(text);
     }
-    writeln!(text, "\nDemands: {reached} reached, {missed} missed, {open} without a verdict.")?;
+    let (cases, whole) = taken.cases();
+    writeln!(
+        text,
+        "\nDemands: {reached} reached, {missed} missed, {open} without a verdict. Of {cases} cases with a verdict {whole} missed none."
+    )?;
     for (at, demand) in taken.demands.iter().filter(|demand| demand.holds == Some(false)).enumerate() {
         let before = if at == 0 { "\n" } else { "" };
-        let reached = demand.reached.parse().map_or_else(|_| demand.reached.clone(), short);
-        let Demand { case, engine, metric, words, .. } = demand;
-        writeln!(text, "{before}- **missed**: `{case}`, {engine}, {metric} {words}: {reached}")?;
+        let Demand { case, engine, metric, words, missed, runs, .. } = demand;
+        let reached = demand.reached.map_or_else(String::new, short);
+        let often = if *runs > 1 { format!(", missed in {missed} of {runs} runs") } else { String::new() };
+        writeln!(text, "{before}- **missed**: `{case}`, {engine}, {metric} {words}: {reached}{often}")?;
     }
     Ok(text)
 }
@@ -119,10 +125,14 @@ mod tests {
     #[test]
     fn what_is_worse_is_bold_and_what_is_missing_is_named() {
         let text = text(&machines(), &named(&["a", "b", "c"])).unwrap();
-        assert!(text.contains("- 2026-01-31: CPU: x\n\n### `a`, 2026-01-31\n"), "{text}");
-        let demands = "Demands: 1 reached, 1 missed, 1 without a verdict.\n\n- **missed**: `64/hot`, auto, time <= libc + 3 ns: 4.10\n\n|";
+        assert!(
+            text.contains("- 2026-01-31: CPU: x\n\n### `a`, 2026-01-31, medians of 1 to 3 runs\n"),
+            "{text}"
+        );
+        let demands = "Demands: 1 reached, 1 missed, 1 without a verdict. Of 2 cases with a verdict 1 missed none.\n\n- **missed**: `64/hot`, auto, time <= libc + 3 ns: 4.10\n\n|";
         assert!(text.contains(demands), "{text}");
         assert_eq!(text.matches("Demands:").count(), 1, "{text}");
+        assert!(text.contains("### `b`, 2026-01-31, one run\n"), "{text}");
         let table = "| time (ns), against libc | auto |\n|---|---|\n| 64/hot | 3.20 (**0.98 x**) |\n| 1M/hot | 1600 (4.69 x) |\n";
         assert!(text.contains(table), "{text}");
         assert!(

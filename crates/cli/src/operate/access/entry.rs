@@ -3,7 +3,9 @@
 use crate::counters::Counters;
 use crate::http::request::{Method, Request};
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use std::borrow::Cow;
+use std::fmt;
 use std::io::Write;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
@@ -23,15 +25,31 @@ const MOST: usize = 8 << 10;
 
 /// One request that was answered, or was tried to.
 #[derive(Debug)]
-pub struct Entry {
+pub struct Entry<'r> {
     client: Option<IpAddr>,
     at: SystemTime,
-    line: String,
-    referer: Option<String>,
-    agent: Option<String>,
+    line: Line<'r>,
+    referer: Option<Cow<'r, str>>,
+    agent: Option<Cow<'r, str>>,
     status: Option<u16>,
     took: Duration,
     done: Counters,
+}
+
+/// The first line of a request, or what came instead.
+#[derive(Debug)]
+enum Line<'r> {
+    Request { method: &'static str, target: &'r str, minor: u8 },
+    Nonsense(Cow<'r, str>),
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Line::Request { method, target, minor } => write!(f, "{method} {target} HTTP/1.{minor}"),
+            Line::Nonsense(came) => f.write_str(came),
+        }
+    }
 }
 
 /// A request as it begins.
@@ -54,23 +72,30 @@ impl Begun {
     }
 
     /// A request that was understood. No status: the answer broke off before there was one, or another program gave it.
-    pub fn request(&self, request: &Request<'_>, status: Option<u16>, done: &Counters) -> Entry {
+    pub fn request<'r>(&self, request: &Request<'r>, status: Option<u16>, done: &Counters) -> Entry<'r> {
         let method = if request.method == Method::Head { "HEAD" } else { "GET" };
-        let line = format!("{method} {} HTTP/1.{}", short(request.target), request.minor);
-        let text = |name| request.field(name).map(|value| short(&String::from_utf8_lossy(value)).to_owned());
+        let line = Line::Request { method, target: short(request.target), minor: request.minor };
+        let text = |name| request.field(name).map(text);
         Entry { referer: text("referer"), agent: text("user-agent"), ..self.entry(line, status, done) }
     }
 
     /// What came instead of a request, its first line.
-    pub fn nonsense(&self, came: &[u8], status: u16, done: &Counters) -> Entry {
+    pub fn nonsense<'r>(&self, came: &'r [u8], status: u16, done: &Counters) -> Entry<'r> {
         let line = came.trim_ascii_start().split(|b| *b == b'\n').next().unwrap_or_default();
-        let line = String::from_utf8_lossy(&line[..line.len().min(MOST)]);
-        self.entry(line.trim_end().to_owned(), Some(status), done)
+        self.entry(Line::Nonsense(text(line.trim_ascii_end())), Some(status), done)
     }
 
-    fn entry(&self, line: String, status: Option<u16>, done: &Counters) -> Entry {
+    fn entry<'r>(&self, line: Line<'r>, status: Option<u16>, done: &Counters) -> Entry<'r> {
         let (client, at, took) = (self.client, self.at, self.took());
         Entry { client, at, line, referer: None, agent: None, status, took, done: *done }
+    }
+}
+
+/// Bytes as text, what is none of it marked as such.
+fn text(bytes: &[u8]) -> Cow<'_, str> {
+    match String::from_utf8_lossy(&bytes[..bytes.len().min(MOST)]) {
+        Cow::Borrowed(text) => Cow::Borrowed(text),
+        Cow::Owned(text) => Cow::Owned(short(&text).to_owned()),
     }
 }
 
@@ -82,7 +107,7 @@ fn short(text: &str) -> &str {
     &text[..end]
 }
 
-impl Entry {
+impl Entry<'_> {
     /// How the body went.
     fn way(&self) -> &'static str {
         match &self.done {
@@ -113,33 +138,57 @@ impl Entry {
         let Counters { body_bytes, user_copied, kernel_copied, referenced, .. } = self.done;
         // Nothing that is written to memory fails.
         let _ = match self.client {
-            Some(client) => write!(out, "{client} - - [{second}] \""),
-            None => write!(out, "- - - [{second}] \""),
+            Some(client) => write!(out, "{client}"),
+            None => out.write_all(b"-"),
         };
-        escape(&self.line, out);
-        let _ = match self.status {
-            Some(status) => write!(out, "\" {status} {body_bytes}"),
-            None => write!(out, "\" - {body_bytes}"),
-        };
+        for part in [" - - [", second, "] \""] {
+            out.extend_from_slice(part.as_bytes());
+        }
+        match &self.line {
+            Line::Request { method, target, minor } => {
+                out.extend_from_slice(method.as_bytes());
+                out.push(b' ');
+                escape(target, out);
+                out.extend_from_slice(b" HTTP/1.");
+                out.push(b'0' + minor);
+            }
+            Line::Nonsense(came) => escape(came, out),
+        }
+        out.extend_from_slice(b"\" ");
+        match self.status {
+            Some(status) => number(status.into(), out),
+            None => out.push(b'-'),
+        }
+        out.push(b' ');
+        number(body_bytes, out);
         for field in [&self.referer, &self.agent] {
             out.extend_from_slice(b" \"");
             escape(field.as_deref().unwrap_or("-"), out);
             out.push(b'"');
         }
-        let (seconds, way, end) = (self.took.as_secs_f64(), self.way(), self.end());
-        let _ = write!(
-            out,
-            " {seconds:.6} {way} {end} user={user_copied} kernel={kernel_copied} referenced={referenced}"
-        );
+        let micros = (self.took.as_nanos() + 500) / 1000;
+        let (seconds, micros) = (micros / 1_000_000, (micros % 1_000_000) as u64);
+        out.push(b' ');
+        number(u64::try_from(seconds).unwrap_or(u64::MAX), out);
+        out.push(b'.');
+        six_digits(micros, out);
+        for part in [" ", self.way(), " ", self.end(), " user="] {
+            out.extend_from_slice(part.as_bytes());
+        }
+        number(user_copied, out);
+        out.extend_from_slice(b" kernel=");
+        number(kernel_copied, out);
+        out.extend_from_slice(b" referenced=");
+        number(referenced, out);
     }
 
     fn json(&self, second: &str, out: &mut Vec<u8>) {
         let micros = self.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().subsec_micros();
         let Counters { body_bytes, user_copied, kernel_copied, referenced, lent_bytes, .. } = self.done;
-        let line = Line {
-            time: &format!("{second}.{micros:06}Z"),
+        let line = Object {
+            time: Shown(format_args!("{second}.{micros:06}Z")),
             client: self.client,
-            request: &self.line,
+            request: Shown(&self.line),
             status: self.status,
             bytes: body_bytes,
             seconds: self.took.as_secs_f64(),
@@ -159,10 +208,10 @@ impl Entry {
 
 /// A line as JSON.
 #[derive(Serialize)]
-struct Line<'a> {
-    time: &'a str,
+struct Object<'a, T, R> {
+    time: T,
     client: Option<IpAddr>,
-    request: &'a str,
+    request: R,
     status: Option<u16>,
     bytes: u64,
     seconds: f64,
@@ -174,6 +223,34 @@ struct Line<'a> {
     lent_bytes: u64,
     referer: Option<&'a str>,
     user_agent: Option<&'a str>,
+}
+
+/// A text that is made where it is written.
+struct Shown<T>(T);
+
+impl<T: fmt::Display> Serialize for Shown<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&self.0)
+    }
+}
+
+/// A number's digits. (What fmt does for widths, signs and other bases takes longer than the digits; a line has six numbers.)
+fn number(mut number: u64, out: &mut Vec<u8>) {
+    let (mut digits, mut at) = ([0; 20], 20);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// A number below a million, with noughts before it.
+fn six_digits(number: u64, out: &mut Vec<u8>) {
+    out.extend([100_000, 10_000, 1000, 100, 10, 1].map(|power| b'0' + (number / power % 10) as u8));
 }
 
 /// The second of the last line, as its form has it: many lines come in one.
@@ -220,7 +297,7 @@ mod tests {
         Begun { at, ..Begun::now(Some("192.0.2.7".parse().unwrap())) }
     }
 
-    fn line(entry: &Entry, format: Format) -> String {
+    fn line(entry: &Entry<'_>, format: Format) -> String {
         let mut out = Vec::new();
         entry.write(format, &mut Clock::default(), &mut out);
         String::from_utf8(out).unwrap()
@@ -243,6 +320,27 @@ mod tests {
             (&json["time"], &json["user_agent"]),
             (&"1970-01-02T00:00:00.000000Z".into(), &"c\"u".into())
         );
+    }
+
+    #[test]
+    fn numbers_are_what_fmt_makes_of_them() {
+        for n in [0, 7, 10, 99, 100, 65_536, 999_999, 1_000_000, u64::MAX] {
+            let mut out = Vec::new();
+            number(n, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), n.to_string());
+        }
+        for (nanos, seconds) in [
+            (0, "0.000000"),
+            (1_499, "0.000001"),
+            (999_999_500, "1.000000"),
+            (u64::MAX, "18446744073.709552"),
+        ] {
+            let entry = Entry {
+                took: Duration::from_nanos(nanos),
+                ..begun().nonsense(b"x", 400, &Counters::default())
+            };
+            assert!(line(&entry, Format::Combined).contains(&format!(" {seconds} none whole ")), "{nanos}");
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl Journal {
         Journal::at(Path::new(SOCKET)).context(why)
     }
 
-    fn at(path: &Path) -> io::Result<Journal> {
+    pub(super) fn at(path: &Path) -> io::Result<Journal> {
         let socket = UnixDatagram::unbound()?;
         socket.connect(path)?; // is there anybody
         Ok(Journal { socket: UnixDatagram::unbound()?, to: path.into() })

@@ -1,5 +1,5 @@
-//! The access log: a line for each request. Who serves hands an entry over and goes on; a thread of its own makes lines of what has
-//! gathered and writes them together. What it cannot keep up with is left out and counted, since a slow disk must not slow the requests.
+//! The access log: a line for each request. Who serves hands a line over and goes on; a thread of its own writes together what has
+//! gathered. What it cannot keep up with is left out and counted, since a slow disk must not slow the requests.
 
 mod entry;
 mod journal;
@@ -13,13 +13,14 @@ pub use output::Destination;
 use crate::counters::{Counters, Totals};
 use anyhow::Context;
 use output::Output;
-use queue::{Message, Queue, WAITING};
+use queue::{Message, Queue, Waiting};
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// Bytes that are written at once.
+/// Bytes that are written at once, and that the writer is woken for.
 const BATCH: usize = 64 << 10;
 
 /// What is left out is told no more often than this.
@@ -58,35 +59,32 @@ impl AccessLog {
     pub fn open(setup: Option<Setup>, totals: Arc<Totals>) -> anyhow::Result<AccessLog> {
         let Some(setup) = setup else { return Ok(AccessLog::default()) };
         let output = Output::open(&setup.to)?;
-        let queue = Arc::new(Queue::new());
-        let writer = Writer {
-            setup,
-            output,
-            totals,
-            clock: Clock::default(),
-            batch: Vec::new(),
-            lines: 0,
-            told: (0, None),
-            ill: false,
-        };
+        let queue = Arc::new(Queue::new(setup.format));
+        let writer = Writer { setup, output, totals, told: (0, None), ill: false };
         let from = queue.clone();
         let run = move || writer.run(&from);
         std::thread::Builder::new().name("access-log".into()).spawn(run).context("cannot start a thread")?;
         Ok(AccessLog(Some(Arc::new(Adding(queue)))))
     }
 
-    /// Hands an entry over, if anybody wants it. Never waits for the writer.
-    pub fn add(&self, entry: impl FnOnce(&Counters) -> Entry, counters: &mut Counters) {
+    /// Hands over the line of an entry, if anybody wants it. Never waits for the writer.
+    pub fn add<'r>(&self, entry: impl FnOnce(&Counters) -> Entry<'r>, counters: &mut Counters) {
         let Some(Adding(to)) = self.0.as_deref() else { return };
-        if !to.add(Box::new(entry(counters))) {
+        let entry = entry(counters);
+        let added = PAD.with_borrow_mut(|Pad { clock, format, line }| {
+            to.add(format, line, |format, line| entry.write(format, clock, line))
+        });
+        if !added {
             counters.log_dropped += 1;
         }
     }
 
-    /// Opens it once more, as `setup` says, behind what was handed over before.
+    /// Opens it once more, as `setup` says: for what is handed over from now on. What was wrong with it is told, and changes nothing.
     pub fn again(&self, setup: Setup) {
-        if let Some(Adding(to)) = self.0.as_deref() {
-            to.tell(Message::Again(setup)); // a writer that died has said so
+        let Some(Adding(to)) = self.0.as_deref() else { return };
+        match Output::open(&setup.to) {
+            Ok(output) => to.tell(Message::Again(setup, output)), // a writer that died has said so
+            Err(why) => warn!(target: "onecopy", "goes on with the access log that it has: {why:#}"),
         }
     }
 
@@ -102,6 +100,19 @@ impl AccessLog {
         to.tell(Message::End(done));
         let _ = finished.recv_timeout(LAST);
     }
+}
+
+/// What a thread makes its lines with.
+#[derive(Default)]
+struct Pad {
+    clock: Clock,
+    /// That of the line before.
+    format: Format,
+    line: Vec<u8>,
+}
+
+thread_local! {
+    static PAD: RefCell<Pad> = RefCell::default();
 }
 
 /// The end of a program, by whichever way it is left, also by an error.
@@ -120,9 +131,6 @@ struct Writer {
     setup: Setup,
     output: Output,
     totals: Arc<Totals>,
-    clock: Clock,
-    batch: Vec<u8>,
-    lines: u64,
     /// How many were left out when that was told, and when.
     told: (u64, Option<Instant>),
     /// The last write failed, and the operator was told.
@@ -131,60 +139,55 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, from: &Queue) {
-        let mut messages = Vec::with_capacity(WAITING);
+        let mut waiting = Waiting::default();
         loop {
-            from.take(&mut messages);
-            for message in messages.drain(..) {
+            from.take(&mut waiting);
+            for message in waiting.messages.drain(..) {
                 match message {
-                    Message::Entry(entry) => {
-                        entry.write(self.setup.format, &mut self.clock, &mut self.batch);
-                        self.lines += 1;
-                        if self.batch.len() >= BATCH || self.output.takes_one() {
-                            self.flush();
-                        }
+                    Message::Lines(lines) => self.write(&lines),
+                    Message::Again(setup, output) => {
+                        (self.output, self.setup, self.ill) = (output, setup, false);
+                        info!(target: "onecopy", "opened the access log {} again", self.setup.to);
                     }
-                    Message::Again(setup) => self.again(setup),
                     Message::End(done) => {
-                        self.flush();
                         self.tell(true);
                         let _ = done.send(());
                     }
-                    Message::Gone => return self.flush(),
+                    Message::Gone => return,
                 }
             }
-            self.flush();
+            self.write(&waiting.lines);
+            waiting.lines.clear();
             self.tell(false);
         }
     }
 
-    fn flush(&mut self) {
-        if self.lines == 0 {
-            return;
+    /// Writes whole lines, some at a time: what cannot be written is left out.
+    fn write(&mut self, mut lines: &[u8]) {
+        while !lines.is_empty() {
+            let most = if self.output.takes_one() { 1 } else { BATCH.min(lines.len()) };
+            let end = |bytes: &[u8]| bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+            let before = lines[..most].iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
+            // A line may be longer than that.
+            let (now, rest) = lines.split_at(before.or_else(|| end(lines)).unwrap_or(lines.len()));
+            self.write_some(now);
+            lines = rest;
         }
-        let lines = std::mem::take(&mut self.lines);
-        match self.output.write(&self.batch) {
+    }
+
+    fn write_some(&mut self, lines: &[u8]) {
+        match self.output.write(lines) {
             Ok(()) if std::mem::take(&mut self.ill) => {
                 info!(target: "onecopy", "the access log is written again")
             }
             Ok(()) => {}
             Err(why) => {
+                let lines = lines.iter().filter(|byte| **byte == b'\n').count() as u64;
                 self.totals.add(Counters { log_dropped: lines, ..Default::default() });
                 if !std::mem::replace(&mut self.ill, true) {
                     warn!(target: "onecopy", "the access log {} cannot be written, and its lines are left out: {why}", self.setup.to);
                 }
             }
-        }
-        self.batch.clear();
-    }
-
-    fn again(&mut self, setup: Setup) {
-        self.flush();
-        match Output::open(&setup.to) {
-            Ok(output) => {
-                (self.output, self.setup, self.ill) = (output, setup, false);
-                info!(target: "onecopy", "opened the access log {} again", self.setup.to);
-            }
-            Err(why) => warn!(target: "onecopy", "goes on with the access log that it has: {why:#}"),
         }
     }
 
@@ -200,6 +203,7 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
+    use super::queue::ROOM;
     use super::*;
 
     /// A writer that stands still: a pipe that nobody reads.
@@ -234,6 +238,9 @@ mod tests {
         assert_eq!(totals.sum().log_dropped, counters.log_dropped);
     }
 
+    /// The least that a line of a number has, in bytes.
+    const LINE: usize = 80;
+
     fn numbers(path: &std::path::Path) -> Vec<usize> {
         let text = std::fs::read_to_string(path).unwrap();
         let number = |line: &str| line.split('"').nth(1).unwrap().parse().unwrap();
@@ -242,8 +249,8 @@ mod tests {
 
     fn add(log: &AccessLog, number: usize) {
         let mut counters = Counters::default();
-        let begun = Begun::now(None);
-        log.add(|done| begun.nonsense(number.to_string().as_bytes(), 400, done), &mut counters);
+        let (begun, number) = (Begun::now(None), number.to_string());
+        log.add(|done| begun.nonsense(number.as_bytes(), 400, done), &mut counters);
         assert_eq!(counters.log_dropped, 0);
     }
 
@@ -259,7 +266,7 @@ mod tests {
             next += count;
         };
         // None, one, and more than are waited for.
-        let counts = [0, 1, WAITING / 2 + 10, 100, 7];
+        let counts = [0, 1, BATCH / LINE + 10, 100, 7];
         for (file, count) in counts.into_iter().enumerate() {
             some(&log, count);
             if file + 1 < counts.len() {
@@ -281,7 +288,7 @@ mod tests {
         let setup = Setup { to: path.to_str().unwrap().parse().unwrap(), format: Format::Combined };
         let log = AccessLog::open(Some(setup), Arc::default()).unwrap();
         // As many as there is room for, should the writer not run at all.
-        let (threads, each) = (4, WAITING / 4);
+        let (threads, each) = (4, ROOM / 4 / (2 * LINE));
         std::thread::scope(|scope| {
             for thread in 0..threads {
                 let log = &log;
@@ -295,6 +302,73 @@ mod tests {
             let of: Vec<usize> = came.iter().copied().filter(|n| n / each == thread).collect();
             assert_eq!(of, Vec::from_iter(thread * each..(thread + 1) * each));
         }
+    }
+
+    #[test]
+    fn each_file_has_lines_of_its_own_form_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |n: usize| dir.path().join(n.to_string());
+        let forms = [Format::Combined, Format::Json, Format::Json, Format::Combined];
+        let setup = |n: usize| Setup { to: path(n).to_str().unwrap().parse().unwrap(), format: forms[n] };
+        let log = AccessLog::open(Some(setup(0)), Arc::default()).unwrap();
+        let done = std::sync::Mutex::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for number in 0.. {
+                        if *done.lock().unwrap() {
+                            break;
+                        }
+                        add(&log, number);
+                    }
+                });
+            }
+            for n in 1..forms.len() {
+                std::thread::sleep(Duration::from_millis(1)); // a pace
+                log.again(setup(n));
+            }
+            // What cannot be opened changes nothing.
+            let to = dir.path().join("none/log").to_str().unwrap().parse().unwrap();
+            log.again(Setup { to, format: Format::Json });
+            add(&log, 7);
+            *done.lock().unwrap() = true;
+        });
+        log.finish();
+        for (n, form) in forms.into_iter().enumerate() {
+            let text = std::fs::read_to_string(path(n)).unwrap();
+            assert!(text.lines().all(|line| line.starts_with('{') == (form == Format::Json)), "file {n}");
+        }
+        assert!(std::fs::metadata(path(3)).unwrap().len() > 0);
+    }
+
+    #[test]
+    fn the_journal_gets_each_line_by_itself_a_file_gets_all_and_what_is_not_written_is_counted() {
+        let totals = Arc::new(Totals::default());
+        let writer = |output| {
+            let setup = Setup { to: "-".parse().unwrap(), format: Format::Combined };
+            Writer { setup, output, totals: totals.clone(), told: (0, None), ill: false }
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let long = [&vec![b'x'; 2 * BATCH][..], b"\n"].concat();
+        let lines = [b"a\nb\n", &long[..], &b"c\n".repeat(BATCH), b"d\n"].concat();
+        let log = std::fs::File::create(&path).unwrap();
+        writer(Output::File(log)).write(&lines);
+        assert!(std::fs::read(&path).unwrap() == lines);
+        assert_eq!(totals.sum().log_dropped, 0);
+        let path = dir.path().join("journal");
+        let daemon = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        writer(Output::Journal(journal::Journal::at(&path).unwrap())).write(b"one\ntwo\nthree\n");
+        for line in ["one", "two", "three"] {
+            daemon.set_read_timeout(Some(onecopy_testing::LONG)).unwrap();
+            let mut room = [0; 200];
+            let n = daemon.recv(&mut room).unwrap();
+            assert!(room[..n].ends_with(format!("MESSAGE={line}\n").as_bytes()), "{line}");
+        }
+        // One that takes nothing.
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        writer(Output::File(full)).write(&lines);
+        assert_eq!(totals.sum().log_dropped, 2 + 1 + BATCH as u64 + 1);
     }
 
     #[test]

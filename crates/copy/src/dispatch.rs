@@ -142,6 +142,8 @@ pub(crate) struct Engine {
     pub(crate) plain_below: usize,
     /// From this length on, cached copies and fills take the next two.
     pub(crate) long_from: usize,
+    /// The same of copies whose destination is spread over [`Engine::learns_from`] bytes and more.
+    long_from_afar: usize,
     pub(crate) copy_long: CopyFn,
     pub(crate) fill_long: FillFn,
     pub(crate) copy_stream: CopyFn,
@@ -175,6 +177,12 @@ pub struct Status {
 }
 
 impl Engine {
+    /// Whether a cached copy of `len` bytes, into a destination of `footprint`, takes the long kernel.
+    #[inline(always)]
+    pub(crate) fn is_long(&self, len: usize, footprint: usize) -> bool {
+        len >= self.long_from || (len >= self.long_from_afar && footprint >= self.learns_from)
+    }
+
     #[inline(always)]
     pub(crate) fn plan(&self, len: usize, hint: Hint) -> Store {
         if !self.streams {
@@ -331,9 +339,17 @@ fn make_with(
     if let Some(kernel) = forced {
         chosen = Choice::only(kernel);
     }
+    engine_of(chosen, named, profile, notes)
+}
+
+/// The engine of these kernels, which somebody has `named` or not.
+fn engine_of(chosen: Choice, named: bool, profile: Option<(Profile, String)>, notes: Vec<String>) -> Engine {
     let Choice { cached, long, long_from, stream } = chosen;
     let learns_from = if named || !stream.streams() { usize::MAX } else { arch_caches().fits_no_more() };
     let measured = profile.is_some();
+    // Where lines come from memory, 0074 has the figures. A profile has one length for near and far.
+    let long_from_afar =
+        if measured || long_from == usize::MAX { long_from } else { long_from.min(LEARN_MIN) };
     let (thresholds, origin) = match profile {
         Some((profile, path)) => (profile.thresholds(), path),
         None => {
@@ -353,6 +369,7 @@ fn make_with(
         fill_cached: cached.fill_cached,
         plain_below: no_plan.max(STREAM_MIN + 1),
         long_from,
+        long_from_afar,
         copy_long: long.copy_cached,
         fill_long: long.fill_cached,
         copy_stream: stream.copy_stream.unwrap_or(stream.copy_cached),
@@ -429,5 +446,35 @@ pub(crate) fn asked(policy: Policy) -> Option<Store> {
         Policy::Cached => Some(Store::Cached),
         Policy::NonTemporal => Some(Store::NonTemporal),
         Policy::Auto => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_copies_begin_sooner_where_their_destination_is_spread_wide() {
+        let [cached, long] = [&GENERIC, Kernel::all().last().unwrap()];
+        let (near, far) = (arch_caches().fits_no_more() - 1, arch_caches().fits_no_more());
+        let lengths = |engine: &Engine, footprint| {
+            let all = [LEARN_MIN - 1, LEARN_MIN, 8 << 10, 16 << 10];
+            all.map(|len| engine.is_long(len, footprint))
+        };
+        let choice = |long_from| Choice { cached, long, long_from, stream: long };
+        let two = engine_of(choice(16 << 10), false, None, Vec::new());
+        if two.learns_from == usize::MAX {
+            println!("lacking: a kernel with non-temporal stores");
+            return;
+        }
+        assert_eq!(lengths(&two, near), [false, false, false, true]);
+        assert_eq!(lengths(&two, far), [false, true, true, true]);
+        let one = engine_of(choice(usize::MAX), false, None, Vec::new());
+        assert_eq!(lengths(&one, far), [false; 4], "there is no second one");
+        let named = engine_of(choice(16 << 10), true, None, Vec::new());
+        assert_eq!(lengths(&named, far), [false, false, false, true]);
+        let profile = (Profile::current(), "measured".to_owned());
+        let measured = engine_of(choice(16 << 10), false, Some(profile), Vec::new());
+        assert_eq!(lengths(&measured, far), [false, false, false, true], "as the profile says");
     }
 }

@@ -73,7 +73,7 @@ unsafe fn copy_long(engine: &Engine, dst: *mut u8, src: *const u8, len: usize, h
     // SAFETY: the caller's promise is that of every kernel; the engine holds only kernels that this CPU can run.
     unsafe {
         match store {
-            Store::Cached if len >= engine.long_from => (engine.copy_long)(dst, src, len),
+            Store::Cached if engine.is_long(len, hint.footprint) => (engine.copy_long)(dst, src, len),
             Store::Cached => (engine.copy_cached)(dst, src, len),
             Store::NonTemporal => (engine.copy_stream)(dst, src, len),
         }

@@ -216,7 +216,7 @@ impl Stack {
     }
 
     /// What of device memory it has refused since it was made, of all its sockets, by why: binds ("rx_", "tx_"), sends ("send_"), and tokens that Connection.dont_need was
-    /// given and that were nobody's ("tokens_stale": given back before; "tokens_unknown": never given out by that connection, such as another one's). What is refused
+    /// given by number and that were nobody's ("tokens_stale": given back before; "tokens_unknown": never given out by that connection, such as another one's). What is refused
     /// changes nothing else.
     fn device_refusals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stack = self.stack.get().map_err(failed)?;

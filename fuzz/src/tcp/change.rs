@@ -1,7 +1,7 @@
 //! How a packet is changed on its way, and made right again: lengths and checksums as the receiver wants them, so that what is behind the
 //! checks is reached.
 
-use super::hosts::INNOCENT_V6;
+use super::ends::INNOCENT_V6;
 use onecopy_chain::Sum;
 use onecopy_conformance::tools::Dice;
 

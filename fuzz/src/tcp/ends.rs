@@ -10,6 +10,8 @@ use onecopy_link::Link;
 use onecopy_link::pair::End as PairEnd;
 
 pub(super) const PORT: u16 = 80;
+/// Of whom no neighbour is to lie.
+pub(super) const INNOCENT_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3);
 pub(super) const SECOND: u64 = 1_000_000_000;
 /// Packets that are told of where a case fails.
 const TOLD: usize = 60;

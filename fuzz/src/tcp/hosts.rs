@@ -11,8 +11,6 @@ use onecopy_inet::wire::ndp::{group_mac, solicited};
 use onecopy_inet::wire::{Ethernet, Mac};
 use onecopy_link::{Capabilities, Medium};
 
-pub(super) const INNOCENT_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3);
-
 /// Who takes part. His number is the last byte of his addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Host {

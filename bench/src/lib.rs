@@ -24,6 +24,7 @@ mod notes;
 pub mod proc;
 pub mod record;
 pub mod report;
+pub mod result;
 mod rivals;
 pub mod row;
 pub mod rows;
@@ -44,8 +45,9 @@ use anyhow::{Result, bail};
 
 use crate::proc::Launcher;
 use crate::record::Record;
+use crate::result::{CaseResult, RowResult};
 use crate::row::{Context, Row, Scale};
-use crate::runner::{CaseResult, Choice, RowResult, Watch};
+use crate::runner::{Choice, Watch};
 
 /// What to run and where to put it.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! What the reader of a row's table should know besides: demands without a verdict, who is missing, and how large a share of the demands holds.
 
+use crate::result::{CaseResult, RowResult};
 use crate::row::Row;
-use crate::runner::{CaseResult, RowResult};
 
 /// All of it, once the row is done.
 pub fn of(row: &Row, result: &RowResult) -> Vec<String> {
@@ -56,8 +56,8 @@ fn shared_out(row: &Row, result: &RowResult) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::{EngineResult, Verdict};
     use crate::row::Plot;
-    use crate::runner::{EngineResult, Verdict};
 
     const ROW: Row = Row {
         name: "row",

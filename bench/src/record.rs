@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
 use crate::facts::Facts;
+use crate::result::{CaseResult, EngineResult, Figure, Verdict};
 use crate::row::Row;
-use crate::runner::{CaseResult, EngineResult, Figure, Verdict};
 
 /// One line of a record.
 #[derive(Clone, Debug, Serialize, PartialEq)]

@@ -6,8 +6,9 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::result::{CaseResult, Figure, RowResult, Verdict};
 use crate::row::Row;
-use crate::runner::{CaseResult, Figure, RowResult, Verdict, Watch};
+use crate::runner::Watch;
 use crate::words::number;
 
 /// Prints rows as tables, with progress where there is a terminal.

@@ -8,8 +8,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use crate::facts::Facts;
+use crate::result::{CaseResult, EngineResult, Figure, RowResult, Verdict};
 use crate::row::{Plot, Row};
-use crate::runner::{CaseResult, EngineResult, Figure, RowResult, Verdict};
 use crate::words::number;
 
 /// Writes the report of `results` to `path`.

@@ -8,7 +8,7 @@ use plotters::prelude::{
 };
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::runner::{CaseResult, EngineResult, RowResult, figure};
+use crate::result::{CaseResult, EngineResult, RowResult, figure};
 use crate::words::number;
 
 const INK: RGBColor = RGBColor(31, 35, 40);

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use onecopy_bench::proc::{Launcher, two_cpus};
+use onecopy_bench::result::{CaseResult, RowResult};
 use onecopy_bench::row::{Context, Row, Scale};
-use onecopy_bench::runner::{CaseResult, Choice, RowResult, Watch};
+use onecopy_bench::runner::{Choice, Watch};
 use onecopy_bench::{facts, record, report, runner};
 
 use crate::terminal;

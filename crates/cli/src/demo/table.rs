@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use onecopy_bench::facts::Facts;
 use onecopy_bench::http::session::{HOT, KERNEL, MOVED, P50, P99, RATE, USER};
+use onecopy_bench::result::{CaseResult, EngineResult, RowResult};
 use onecopy_bench::row::CPU_PER_GB;
-use onecopy_bench::runner::{CaseResult, EngineResult, RowResult};
 
 /// What an engine is, for people.
 fn words(engine: &str) -> &str {

@@ -53,7 +53,7 @@ pub(crate) fn epoll_create(size: i32) -> Outcome<isize> {
     if size <= 0 {
         return Err(Errno(libc::EINVAL));
     }
-    world::call(|world| add(world, File::Epoll(crate::epoll::Epoll::default())))
+    world::call(|world| add(world, File::Epoll(crate::watched::Epoll::default())))
 }
 
 /// An address that a caller gave; none for AF_UNSPEC.

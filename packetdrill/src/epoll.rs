@@ -3,10 +3,9 @@
 
 use crate::errno::{Errno, Outcome, Stop};
 use crate::memory::User;
+use crate::watched::{Entry, Epoll, PRIVATE};
 use crate::world::{self, File, World};
 
-/// Bits that say how an entry works, and not what for (EP_PRIVATE_BITS).
-const PRIVATE: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
 /// What is told whether asked for or not.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 /// What an exclusive entry may ask for (EPOLLEXCLUSIVE_OK_BITS).
@@ -15,43 +14,6 @@ const EXCLUSIVE: u32 =
 
 /// Where `data` is in a `struct epoll_event`.
 const DATA: usize = std::mem::offset_of!(libc::epoll_event, u64);
-
-#[derive(Debug)]
-struct Entry {
-    fd: i32,
-    events: u32,
-    data: u64,
-    /// It is on the list of those that may be ready.
-    listed: bool,
-}
-
-/// A set of watched sockets.
-#[derive(Debug, Default)]
-pub(crate) struct Epoll {
-    entries: Vec<Entry>,
-    /// Descriptors of entries that may be ready, first come first served.
-    list: Vec<i32>,
-}
-
-impl Epoll {
-    /// Events have come to `fd`.
-    pub(crate) fn notify(&mut self, fd: i32, events: u32) {
-        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.fd == fd)
-            && entry.events & !PRIVATE != 0
-            && entry.events & events != 0
-            && !entry.listed
-        {
-            entry.listed = true;
-            self.list.push(fd);
-        }
-    }
-
-    /// `fd` is closed.
-    pub(crate) fn forget(&mut self, fd: i32) {
-        self.entries.retain(|entry| entry.fd != fd);
-        self.list.retain(|listed| *listed != fd);
-    }
-}
 
 fn epoll(world: &mut World, fd: i32) -> Outcome<&mut Epoll> {
     match world.files.get_mut(&fd) {

@@ -11,6 +11,7 @@
 //! | `memory` | callers' memory, whose pointers may be bad |
 //! | `world` | the stack, the descriptors, and the time, which passes only when somebody lets it |
 //! | `control`, `bytes`, `options`, `epoll`, `news` | the calls |
+//! | `watched` | what an epoll watches |
 //! | `socket` | what a program sees of a connection beside its bytes |
 //! | `environment` | sysctls, route and interface, which scripts change by commands |
 //! | `tcp` | what is asked of the stack |
@@ -30,6 +31,7 @@ mod socket;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod watched;
 mod world;
 
 pub use interface::{Table, packetdrill_interface_init};

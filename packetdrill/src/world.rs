@@ -5,10 +5,10 @@
 //! returns; until it has done so, *and asked for the time* (which packetdrill compares with the script), no time passes for anybody.
 
 use crate::environment::Environment;
-use crate::epoll::Epoll;
 use crate::errno::{Errno, Outcome, Stop};
 use crate::socket::Socket;
 use crate::tcp::Tcp;
+use crate::watched::Epoll;
 use onecopy_chain::notify::zerocopy::{Account, Allowance, Small};
 use onecopy_pool::{PagePool, PoolConfig, provider::Heap};
 use onecopy_sync::atomic::Ordering;

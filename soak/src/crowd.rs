@@ -11,9 +11,8 @@ use onecopy_conformance::tools::Dice;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use crate::mail::{Line, Post, State};
+use crate::mail::{Line, Post, State, lock};
 use crate::party::{Party, Tally};
-use crate::worker::THREADS;
 
 /// Nothing happens on a connection that is not over for so long: the peer is asked. No answer is judged by time.
 const STALL: Duration = Duration::from_secs(5);
@@ -77,10 +76,8 @@ impl Generations {
     }
 }
 
-/// A lock whose holder panicked guards a number that is still one.
-pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
-}
+/// Threads that serve connections in each process.
+pub const THREADS: usize = 2;
 
 impl Common {
     /// Of a process that has done nothing yet.

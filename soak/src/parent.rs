@@ -17,11 +17,12 @@ use onecopy_conformance::socket::Listening;
 use onecopy_conformance::tools::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::crowd::{Common, Crowd, lock};
+use crate::crowd::{Common, Crowd, THREADS};
 use crate::held::{Held, Memory, ours_in};
+use crate::mail::lock;
 use crate::party::{Party, Tally};
 use crate::plan::{Kind, Names, config};
-use crate::worker::{THREADS, answer, answer_by_datagram};
+use crate::worker::{answer, answer_by_datagram};
 
 /// What the run is bounded by.
 #[derive(clap::Args, Clone, Debug)]

@@ -10,8 +10,9 @@ use onecopy::unix::{Config, Datagram, Listener, SeqPacket, SocketAddr, Stream};
 use onecopy::{RecvFlags, SendFlags};
 use onecopy_conformance::socket::Socket;
 
-use crate::crowd::{Common, Crowd, lock};
+use crate::crowd::{Common, Crowd, THREADS};
 use crate::held::{Held, Memory};
+use crate::mail::lock;
 use crate::party::Party;
 use crate::plan::{Ending, Kind, Names, Plan, Side, config};
 
@@ -30,8 +31,6 @@ pub struct Args {
     pub connections: usize,
 }
 
-/// Threads that serve connections in each process.
-pub const THREADS: usize = 2;
 /// Longest wait for the other process to do its part of a connection.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 

@@ -95,7 +95,7 @@ impl Drop for Binding {
         match &self.of {
             Of::Own(inner) => {
                 let Some(inner) = inner.upgrade() else { return };
-                inner.with(|shard, now| {
+                inner.with_here(|shard, now| {
                     let (rx, inet) = shard.rx_mut();
                     rx.unbind(inet, now, self.id);
                 });

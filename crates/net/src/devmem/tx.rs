@@ -158,7 +158,7 @@ impl Drop for TxBinding {
         match &self.of {
             Of::Own(inner) => {
                 let Some(inner) = inner.upgrade() else { return };
-                inner.with(|shard, _| shard.link_mut().gather_no_more(memory));
+                inner.with_here(|shard, _| shard.link_mut().gather_no_more(memory));
             }
             Of::Kernel(devices) => devices.unbind_tx(memory),
         }

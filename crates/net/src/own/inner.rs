@@ -12,6 +12,7 @@ use onecopy_socket::{Error, Op, Result, Wait};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use onecopy_sys::eventfd::EventFd;
+use onecopy_sys::fork::Origin;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
@@ -20,6 +21,8 @@ use std::time::Instant;
 /// What handles, sockets and the stack's own thread share; of a stack with several shards, each of them.
 pub(crate) struct Inner {
     shard: Mutex<Shard>,
+    /// Whose link and descriptors they are: a fork's child has copies, by which it would speak for its parent.
+    origin: Origin,
     begun: Instant,
     /// The link's descriptor, to sleep on without the lock.
     pub(super) link: OwnedFd,
@@ -50,6 +53,7 @@ impl Inner {
     ) -> rustix::io::Result<Inner> {
         Ok(Inner {
             shard: Mutex::new(shard),
+            origin: Origin::new()?,
             begun,
             link,
             wake: EventFd::new()?,
@@ -86,6 +90,28 @@ impl Inner {
         self.wait
     }
 
+    /// Whether this is the process whose stack it is, and not a fork's child.
+    pub fn is_here(&self) -> bool {
+        self.origin.is_here()
+    }
+
+    /// Refuses call `op` in a fork's child.
+    ///
+    /// # Errors
+    ///
+    /// EOWNERDEAD.
+    pub fn here(&self, op: Op) -> Result<()> {
+        if self.is_here() { Ok(()) } else { Err(elsewhere(op)) }
+    }
+
+    /// As [`Inner::with`], and nothing at all in a fork's child, not even to wait for the lock: a thread of its parent's may have had it, and is not
+    /// there to give it back.
+    pub fn with_here(&self, act: impl FnOnce(&mut Shard, u64)) {
+        if self.is_here() {
+            self.with(act);
+        }
+    }
+
     /// Takes the lock and calls `act`, which finds out at once; what comes of it is sent.
     pub fn with<R>(&self, act: impl FnOnce(&mut Shard, u64) -> R) -> R {
         let mut shard = self.lock();
@@ -97,6 +123,9 @@ impl Inner {
 
     /// Tells and sends what came of a call, and wakes whoever has to be there earlier for it.
     pub(super) fn finish(&self, shard: &mut Shard, now: u64) {
+        if !self.is_here() {
+            return;
+        }
         let news = shard.settle(now);
         let due = shard.deadline();
         let earlier = |until: Option<u64>| due.is_some_and(|due| until.is_none_or(|until| due < until));
@@ -140,6 +169,7 @@ impl Inner {
     ///
     /// EOPNOTSUPP where a thread of the stack's own does, EMFILE.
     pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        self.here(Op::Wait)?;
         if self.sleep.is_some() {
             return Err(Error::new(Op::Wait, Errno::OPNOTSUPP)
                 .because("a thread of the stack's own drives it; build it with Driver::Caller"));
@@ -179,4 +209,10 @@ impl Inner {
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Relaxed) != 0
     }
+}
+
+/// What call `op` is told in a fork's child.
+pub(super) fn elsewhere(op: Op) -> Error {
+    Error::new(op, Errno::OWNERDEAD)
+        .because("the stack, and its link, are those of the process that this one forked from; build a stack of its own here")
 }

@@ -250,6 +250,11 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if !self.first().is_here() {
+            // A fork's child: wire and threads are its parent's, and what it has a copy of is not taken apart, as that would tell those who wait.
+            std::mem::forget((std::mem::take(&mut self.threads), std::mem::take(&mut self.shards)));
+            return;
+        }
         let began = Instant::now();
         for inner in &self.shards {
             inner.linger(self.linger.saturating_sub(began.elapsed()));

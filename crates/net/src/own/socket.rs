@@ -1,6 +1,6 @@
 //! What sockets of all protocols are, and how their calls wait.
 
-use super::inner::Inner;
+use super::inner::{Inner, elsewhere};
 use super::kept::{Asks, Kept};
 use super::shard::Shard;
 use super::wait::{Gone, Learnt, Patience};
@@ -74,6 +74,7 @@ pub(super) struct Rare {
 impl<P: Protocol> Socket<P> {
     /// A socket of `inner` that is not connected and does not listen.
     pub fn open(inner: &Arc<Inner>, listening: bool) -> Result<Socket<P>> {
+        inner.here(Op::Socket)?;
         let id = inner.with(|shard, _| P::open(shard.inet_mut()));
         let id = id.map_err(|cause| of(Op::Socket, cause))?;
         Ok(Socket::of(inner, id, listening))
@@ -146,7 +147,7 @@ impl<P: Protocol> Socket<P> {
             let inner = Arc::downgrade(&self.inner);
             Arc::new(Tokens::new(hunger, Arc::clone(self.inner.refused()), move || {
                 if let Some(inner) = inner.upgrade() {
-                    inner.with(|_, _| ());
+                    inner.with_here(|_, _| ());
                 }
             }))
         })
@@ -167,7 +168,10 @@ impl<P: Protocol> Socket<P> {
         let id = self.id();
         self.inner().with(|shard, now| {
             let result = act(shard, id, now);
-            shard.mirror(id);
+            // (The descriptor is its parent's, too.)
+            if self.inner().is_here() {
+                shard.mirror(id);
+            }
             result
         })
     }
@@ -203,6 +207,7 @@ impl<P: Protocol> Socket<P> {
             Ok(done) => done.map_err(|cause| of(op, cause)),
             Err(Gone::Late) => Err(Error::new(op, Errno::AGAIN)),
             Err(Gone::Signal) => Err(Error::new(op, Errno::INTR)),
+            Err(Gone::Elsewhere) => Err(elsewhere(op)),
         }
     }
 
@@ -225,6 +230,7 @@ impl<P: Protocol> Socket<P> {
             Ok(done) => done.map_err(|cause| of(op, cause)),
             Err(Gone::Late) => Err(Error::new(op, Errno::TIMEDOUT).because(SILENT)),
             Err(Gone::Signal) => Err(Error::new(op, Errno::INTR)),
+            Err(Gone::Elsewhere) => Err(elsewhere(op)),
         }
     }
 
@@ -280,6 +286,7 @@ impl<P: Protocol> Socket<P> {
 
     /// Changes its options.
     pub fn set(&self, change: impl FnOnce(&mut P::Settings)) -> Result<()> {
+        self.inner().here(Op::Option)?;
         self.with(|shard, id, now| P::set(shard.inet_mut(), now, id, change))
             .map_err(|cause| of(Op::Option, cause))
     }
@@ -293,10 +300,10 @@ impl<P: Protocol> Socket<P> {
 impl<P: Protocol> Drop for Socket<P> {
     fn drop(&mut self) {
         let id = self.id();
-        if let Some(tokens) = self.tokens() {
+        if let Some(tokens) = self.tokens().filter(|_| self.inner().is_here()) {
             tokens.close();
         }
-        self.inner().with(|shard, now| {
+        self.inner().with_here(|shard, now| {
             shard.leave(id);
             P::close(shard.inet_mut(), now, id);
         });

@@ -121,6 +121,7 @@ pub(crate) fn connect(
     address: SocketAddr,
     change: Option<&dyn Fn(&mut Settings)>,
 ) -> onecopy_socket::Result<Arc<dyn Connection>> {
+    owner.first().here(Op::Connect)?;
     let shards = owner.shards();
     match local {
         // With both ends given it is whose these are.
@@ -215,6 +216,7 @@ impl Endpoint for Socket {
             Shutdown::Write => Side::Write,
             Shutdown::Both => Side::Both,
         };
+        self.inner().here(Op::Shutdown)?;
         let done = self.with(|shard, id, now| shard.inet_mut().tcp_shutdown(now, id, side));
         done.map_err(|cause| of(Op::Shutdown, cause))
     }

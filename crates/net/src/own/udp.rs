@@ -31,6 +31,7 @@ type Socket = socket::Socket<Udp>;
 
 /// A socket without an address. The port that it gets will be one of its shard's, so that has to have some left, if any has.
 pub(crate) fn open(owner: &Owner) -> Result<Arc<dyn Endpoint>> {
+    owner.first().here(Op::Socket)?;
     let inner = match owner.shards() {
         [only] => only,
         _ => {
@@ -138,12 +139,14 @@ impl Endpoint for Socket {
     }
 
     fn connect(&self, to: SocketAddr) -> Result<()> {
+        self.inner().here(Op::Connect)?;
         let done = self.with(|shard, id, _| shard.inet_mut().udp_connect(id, to));
         self.named();
         done.map_err(|cause| of(Op::Connect, cause))
     }
 
     fn disconnect(&self) -> Result<()> {
+        self.inner().here(Op::Connect)?;
         let done = self.with(|shard, id, _| shard.inet_mut().udp_disconnect(id));
         self.named();
         done.map_err(|cause| of(Op::Connect, cause))

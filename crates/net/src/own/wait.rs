@@ -37,6 +37,8 @@ pub(crate) enum Gone {
     Late,
     /// A signal has come: EINTR.
     Signal,
+    /// It never did: this is a fork's child, and the stack its parent's.
+    Elsewhere,
 }
 
 /// What one direction of a socket has learnt about its waits.
@@ -59,6 +61,9 @@ impl Inner {
         learnt: &Learnt,
         mut attempt: impl FnMut(&mut Shard, u64) -> Option<R>,
     ) -> Result<R, Gone> {
+        if !self.is_here() {
+            return Err(Gone::Elsewhere);
+        }
         let waiter = awaited.waiter();
         let mut shard = self.lock();
         let mut now = self.now();
@@ -215,6 +220,9 @@ impl Inner {
 
     /// As long as nothing is there, up to `limit`, drives the stack from this thread. Returns whether there was something.
     pub fn drive(&self, limit: Duration) -> Result<bool, Gone> {
+        if !self.is_here() {
+            return Err(Gone::Elsewhere);
+        }
         let mut leads = None;
         let mut shard = self.lock();
         let mut now = self.now();
@@ -356,6 +364,7 @@ impl Drives for Inner {
                 Ok(waited) => return waited,
                 Err(Gone::Late) => return Waited::Late,
                 Err(Gone::Signal) => {}
+                Err(Gone::Elsewhere) => return Waited::Ended,
             }
         }
     }

@@ -24,6 +24,10 @@ use std::time::Duration;
 /// Clones are handles of the same stack. It lives as long as a handle or a socket of it does; whoever drops the last one waits until what was
 /// sent has been acknowledged, at most as long as [`Builder::linger`](crate::Builder::linger) says. Bindings of device memory, tokens, and handles
 /// of sends keep it no longer: what is left of sends then is dropped, and whoever waits for it hears so.
+///
+/// It is its process's. In a child of fork(2) what its sockets would send or receive is refused (EOWNERDEAD), and to drop them, or it, does nothing and waits for
+/// nothing. The child's copies of the link's descriptors are closed when it ends, or executes something. Other calls may wait for ever there, for a lock
+/// that a thread of the parent's had at the fork.
 #[derive(Clone)]
 pub struct Stack {
     engine: Engine,
@@ -255,10 +259,11 @@ impl Stack {
     ///
     /// # Errors
     ///
-    /// EINTR; EOPNOTSUPP where the kernel carries its bytes, and of a stack with several shards: they need no driving.
+    /// EINTR; EOWNERDEAD in a fork's child; EOPNOTSUPP where the kernel carries its bytes, and of a stack with several shards: they need no driving.
     pub fn drive(&self, limit: Duration) -> Result<bool> {
-        let driven = self.only(Op::Wait)?.drive(limit);
-        driven.map_err(|_| Error::new(Op::Wait, Errno::INTR))
+        let inner = self.only(Op::Wait)?;
+        inner.here(Op::Wait)?;
+        inner.drive(limit).map_err(|_| Error::new(Op::Wait, Errno::INTR))
     }
 
     /// A descriptor for the program's own poll loop, with [`Driver::Caller`](crate::Driver::Caller): readable (POLLIN) when there is something for

@@ -555,7 +555,7 @@ impl Stack {
     pub fn tcp_info(&self, now: u64, id: Id) -> Option<Info> {
         match self.sockets.get(id)? {
             Slot::Connection(connected) => {
-                let mut info = connected.connection.info(now, &self.config);
+                let mut info = connected.connection.info(now);
                 let chosen = connected.connection.settings().max_segment.map_or(u32::MAX, u32::from);
                 let header = Ip::header_len(connected.ends.remote.ip) as u32;
                 let (segment, ..) = lengths(&self.ip, now, &connected.ends);

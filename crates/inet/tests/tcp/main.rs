@@ -6,6 +6,7 @@ mod device;
 mod fast_open;
 mod fast_open_hostile;
 mod hands;
+mod info;
 mod kinds;
 mod little;
 mod local_congestion;

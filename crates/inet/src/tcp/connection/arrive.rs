@@ -35,6 +35,12 @@ impl Connection {
         cut: u16,
         ecn: Ecn,
     ) -> After {
+        let len = payload.payload().len() as u32;
+        let segments = if cut > 0 { len.div_ceil(cut.into()).max(1) } else { 1 };
+        self.segments_in = self.segments_in.wrapping_add(segments);
+        if len > 0 {
+            self.data_segments_in = self.data_segments_in.wrapping_add(segments);
+        }
         match self.state {
             State::Closed => {
                 ctx.stats.no_socket += 1;
@@ -46,7 +52,6 @@ impl Connection {
         if self.repeats_early_syn(ctx, header) {
             return After::Keep;
         }
-        let len = payload.payload().len() as u32;
         match self.check(ctx, header, len) {
             Check::Good => {}
             Check::AckAlone => return self.arrive_ack_alone(ctx, header, len),

@@ -425,7 +425,7 @@ impl Connection {
     }
 
     /// What is known of it (TCP_INFO).
-    pub fn info(&self, now: u64, config: &Config) -> Info {
+    pub fn info(&self, now: u64) -> Info {
         let mut info = Info { state: self.state as u8, ..Info::default() };
         self.snd.fill_info(now, &mut info);
         let figures = self.rcv.figures();
@@ -433,22 +433,24 @@ impl Connection {
         info.backoff = info.backoff.max(self.probe_backoff);
         let scaled = self.traits.contains(Traits::SCALED);
         info.options |= u8::from(scaled) << 2 | u8::from(self.traits.contains(Traits::ECN)) << 3;
-        info.options |= u8::from(self.traits.contains(Traits::SYN_DATA)) << 5;
+        info.options |=
+            u8::from(figures.ecn_seen) << 4 | u8::from(self.traits.contains(Traits::SYN_DATA)) << 5;
         info.fast_open_fail = (self.traits.bits() >> 12) as u8 & 3;
         info.snd_wscale = self.peer_shift;
         info.rcv_wscale = if scaled { self.rcv.shift() } else { 0 };
         info.ato = figures.delay;
         info.rcv_mss = figures.mss;
-        info.last_data_recv = (now.saturating_sub(figures.last_data) / 1_000_000) as u32;
+        info.last_data_recv = milliseconds(now).wrapping_sub(figures.last_data);
         info.last_ack_recv = milliseconds(now).wrapping_sub(self.received_at);
         info.rcv_ssthresh = figures.threshold;
         info.rcv_rtt = figures.round_trip;
         info.rcv_space = figures.space;
         info.rcv_wnd = figures.window;
         info.bytes_received = figures.received;
+        (info.segs_in, info.data_segs_in) = (self.segments_in, self.data_segments_in);
+        info.rcv_ooopack = figures.out_of_order;
         info.notsent_bytes = self.out.unsent().len();
         (info.busy_time, info.rwnd_limited, info.sndbuf_limited) = self.limited.told(now);
-        let _ = config;
         info
     }
 }

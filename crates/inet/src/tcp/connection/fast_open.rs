@@ -200,6 +200,7 @@ impl Connection {
         if !payload.payload().is_empty() {
             let behind = Tcp { seq: syn.seq.plus(1), flags: Flags::ACK, ..*syn };
             let before = connection.rcv.nxt();
+            connection.data_segments_in = 1;
             // It neither ends nor is refused by data that is the first.
             let _ = connection.arrive_data(ctx, &behind, payload, 0, Ecn::NotEct);
             connection.rcv.took_syn_data();

@@ -274,6 +274,8 @@ impl Connection {
             scolded_at: 0,
             clock_offset: 0,
             send_buffer: 0,
+            segments_in: 0,
+            data_segments_in: 0,
             limited: Default::default(),
         }
     }
@@ -308,6 +310,8 @@ impl Connection {
         let rcv = agreed.offer.receiver(&moment, &limits(ctx.config, &settings), &theirs);
         let mut connection = Connection::new(ctx, settings, agreed.iss, rcv, State::SynReceived);
         connection.clock_offset = agreed.clock_offset;
+        // The SYN. (The SYN-ACK is no packet of the connection's: tcp_create_openreq_child().)
+        connection.segments_in = 1;
         connection.traits = agreed.offer.traits();
         connection.traits.set(Traits::ECN, agreed.ecn);
         connection.peer_shift = if agreed.offer.scales { agreed.peer_scale } else { 0 };

@@ -107,6 +107,9 @@ pub struct Connection {
     /// What the clock of timestamps begins with.
     clock_offset: u32,
     send_buffer: u32,
+    /// Packets that came for it, whatever became of them; of these, those with data.
+    segments_in: u32,
+    data_segments_in: u32,
     limited: limited::Limited,
 }
 

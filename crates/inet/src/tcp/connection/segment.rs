@@ -72,6 +72,11 @@ impl Connection {
         if header.flags.contains(Flags::ACK) {
             self.rcv.ack_sent();
         }
+        // (Nor does the kernel count the answer to a SYN that opens one early.)
+        if !(header.flags.contains(Flags::SYN) && self.opens_early()) {
+            let packets = cut.map_or(1, |cut| (packet.len() as u32).div_ceil(cut.max(1).into()));
+            self.snd.count_out(packets);
+        }
         ctx.stats.segments_out += 1;
         let (service, ttl) = (self.settings.service & !3 | ect, self.settings.ttl);
         let sent = ctx.out.emit(Outgoing { header: &mut header, packet, cut, service, ttl });

@@ -237,6 +237,8 @@ impl Receiver {
         }
         self.measure(&incoming, own);
         self.acks.owed |= Owed::ACK;
+        let packets = if incoming.cut > 0 { incoming.len.div_ceil(incoming.cut.into()) } else { 1 };
+        self.out_of_order = self.out_of_order.wrapping_add(packets.max(1));
         let held = self.held();
         let (nxt, seq) = (self.nxt, incoming.seq);
         let behind = self.behind.get_or_insert_default();

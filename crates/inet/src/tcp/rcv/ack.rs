@@ -62,8 +62,8 @@ bitflags::bitflags! {
 pub(super) struct Acks {
     /// Counts with [`Owed::TIMER`].
     timeout: u64,
-    /// When data came last.
-    last_data: u64,
+    /// When data came last, in milliseconds: the kernel keeps no more (lrcvtime).
+    last_data: u32,
     /// How long an ACK waits (icsk_ack.ato); 0 before the first data.
     delay: u32,
     pub owed: Owed,
@@ -96,7 +96,7 @@ impl Acks {
         let mss = u32::from(mss).min(window / 2).clamp(LEAST, USUAL);
         Acks {
             timeout: 0,
-            last_data: now,
+            last_data: millis(now),
             delay: 0,
             owed: Owed::empty(),
             quick: 0,
@@ -115,7 +115,8 @@ impl Acks {
         self.delay
     }
 
-    pub fn last_data(&self) -> u64 {
+    /// In milliseconds of the caller's clock.
+    pub fn last_data(&self) -> u32 {
         self.last_data
     }
 
@@ -156,7 +157,7 @@ impl Acks {
             self.delay = SHORTEST;
         } else {
             let rto = micros(moment.rto);
-            let gap = micros(moment.now.saturating_sub(self.last_data));
+            let gap = self.gap(moment.now);
             if gap <= SHORTEST / 2 {
                 self.delay = (self.delay >> 1) + SHORTEST / 2;
             } else if gap < self.delay {
@@ -166,7 +167,12 @@ impl Acks {
                 self.raise(QUICK, window);
             }
         }
-        self.last_data = moment.now;
+        self.last_data = millis(moment.now);
+    }
+
+    /// How long ago data came last.
+    fn gap(&self, now: u64) -> u32 {
+        millis(now).wrapping_sub(self.last_data).saturating_mul(1000)
     }
 
     /// Some ACKs at once: as many as half of the window is worth.
@@ -211,7 +217,7 @@ impl Acks {
 
     /// Data leaves: an answer, if it does so soon after what came (tcp_event_data_sent).
     pub fn answered(&mut self, now: u64) {
-        if micros(now.saturating_sub(self.last_data)) < self.delay {
+        if self.gap(now) < self.delay {
             self.turns = self.turns.saturating_add(1);
         }
     }
@@ -276,6 +282,10 @@ impl Acks {
         }
         self.owed = Owed::empty();
     }
+}
+
+fn millis(nanos: u64) -> u32 {
+    (nanos / 1_000_000) as u32
 }
 
 fn micros(nanos: u64) -> u32 {

@@ -51,7 +51,7 @@ use room::Room;
 use timestamps::Recent;
 use window::Windows;
 
-const _: () = assert!(size_of::<Receiver>() <= 200);
+const _: () = assert!(size_of::<Receiver>() <= 192);
 
 /// The time, and what the rest of the connection knows of its path.
 #[derive(Clone, Copy, Debug, Default)]
@@ -152,8 +152,8 @@ pub struct Figures {
     pub mss: u32,
     /// How long ACKs wait, in microseconds (tcpi_ato).
     pub delay: u32,
-    /// When data came last, in nanoseconds of the caller's clock (tcpi_last_data_recv).
-    pub last_data: u64,
+    /// When data came last, in milliseconds of the caller's clock (tcpi_last_data_recv).
+    pub last_data: u32,
     /// The most that is said of the window for now (tcpi_rcv_ssthresh).
     pub threshold: u32,
     /// The window that was said last (tcpi_rcv_wnd).
@@ -166,6 +166,10 @@ pub struct Figures {
     pub buffer: u32,
     /// Memory that is used.
     pub held: u64,
+    /// Packets that came out of order (tcpi_rcv_ooopack).
+    pub out_of_order: u32,
+    /// The peer's packets said that they can tell of congestion (TCPI_OPT_ECN_SEEN).
+    pub ecn_seen: bool,
 }
 
 bitflags::bitflags! {
@@ -205,6 +209,8 @@ pub struct Receiver {
     received: u64,
     nxt: Seq,
     low_water: u32,
+    /// Packets that came out of order, ever.
+    out_of_order: u32,
     room: Room,
     /// What came twice; counts with [`Is::DUPLICATE`].
     duplicate: (Seq, Seq),
@@ -227,6 +233,7 @@ impl Receiver {
             received: 0,
             nxt,
             low_water: 1,
+            out_of_order: 0,
             room: Room::default(),
             duplicate: Default::default(),
             is,
@@ -388,6 +395,8 @@ impl Receiver {
             space: self.windows.space(),
             buffer: self.windows.buffer(),
             held: self.held(),
+            out_of_order: self.out_of_order,
+            ecn_seen: self.is.contains(Is::ECN_SEEN),
         }
     }
 }

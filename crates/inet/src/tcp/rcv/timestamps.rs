@@ -2,6 +2,7 @@
 
 use super::Moment;
 use crate::wire::tcp::{Seq, Tcp, Timestamps};
+use std::num::NonZeroU32;
 
 /// Seconds after which what was seen says nothing any more: Linux takes the time in which a clock of microseconds wraps its sign
 /// (TCP_PAWS_WRAP), RFC 7323 24 days.
@@ -24,10 +25,8 @@ pub enum Paws {
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     value: u32,
-    /// When it was seen, in seconds.
-    at: u32,
-    /// Whether there are any.
-    on: bool,
+    /// When it was seen, in seconds from 1 on; none where there are no timestamps.
+    at: Option<NonZeroU32>,
 }
 
 impl Recent {
@@ -35,13 +34,12 @@ impl Recent {
         let mut recent = Recent::default();
         if let Some(value) = value {
             recent.store(moment, value);
-            recent.on = true;
         }
         recent
     }
 
     pub fn on(&self) -> bool {
-        self.on
+        self.at.is_some()
     }
 
     pub fn value(&self) -> u32 {
@@ -50,19 +48,19 @@ impl Recent {
 
     fn store(&mut self, moment: &Moment, value: u32) {
         self.value = value;
-        self.at = seconds(moment);
+        self.at = Some(seconds(moment));
     }
 
     /// Whether `value` is not older than what was seen, by more than `slack` (tcp_paws_check).
     fn fits(&self, moment: &Moment, value: u32, slack: i32) -> bool {
         // Some say 0 in their SYN, whatever their clock says.
         self.value.wrapping_sub(value) as i32 <= slack
-            || seconds(moment).wrapping_sub(self.at) >= STALE
+            || self.at.is_none_or(|at| seconds(moment).get().wrapping_sub(at.get()) >= STALE)
             || self.value == 0
     }
 
     pub fn paws(&self, moment: &Moment, header: &Tcp, len: u32, nxt: Seq, repeats: bool) -> Paws {
-        let Some(Timestamps { value, .. }) = header.options.timestamps.filter(|_| self.on) else {
+        let Some(Timestamps { value, .. }) = header.options.timestamps.filter(|_| self.on()) else {
             return Paws::Passed;
         };
         if self.fits(moment, value, SLACK) {
@@ -85,7 +83,7 @@ impl Recent {
     /// Takes the value of a segment, if it covers what was acknowledged last (tcp_replace_ts_recent).
     pub fn note(&mut self, moment: &Moment, header: &Tcp, acknowledged: Seq) {
         if let Some(Timestamps { value, .. }) = header.options.timestamps
-            && self.on
+            && self.on()
             && !header.seq.after(acknowledged)
             && self.fits(moment, value, 0)
         {
@@ -94,6 +92,6 @@ impl Recent {
     }
 }
 
-fn seconds(moment: &Moment) -> u32 {
-    (moment.now / 1_000_000_000) as u32
+fn seconds(moment: &Moment) -> NonZeroU32 {
+    NonZeroU32::MIN.saturating_add((moment.now / 1_000_000_000) as u32)
 }

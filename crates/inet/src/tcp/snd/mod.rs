@@ -120,6 +120,8 @@ pub struct Sender {
     sent_ms: u32,
     delivered: u32,
     data_segments: u32,
+    /// Packets that left, whatever they were for.
+    segments: u32,
     /// How long the packet took that was delivered last of those sent last (RFC 8985's RACK.rtt).
     rack_rtt_us: u32,
     bytes_acked: u64,
@@ -264,6 +266,7 @@ impl Sender {
             sent_ms: 0,
             delivered: 0,
             data_segments: 0,
+            segments: 0,
             rack_rtt_us: 0,
             bytes_acked: 0,
             backoff: 0,
@@ -290,6 +293,11 @@ impl Sender {
         if self.rtt.srtt_us().is_none() {
             self.rto_us = 3_000_000;
         }
+    }
+
+    /// So many packets leave, with data or without (tcpi_segs_out).
+    pub fn count_out(&mut self, packets: u32) {
+        self.segments = self.segments.wrapping_add(packets);
     }
 
     /// What it does that it need not: all of it, as long as nobody says otherwise.

@@ -26,7 +26,7 @@ impl Sender {
         info.snd_cwnd = self.congestion.cwnd();
         info.reordering = self.reordering.into();
         info.bytes_acked = self.bytes_acked;
-        info.data_segs_out = self.data_segments;
+        (info.segs_out, info.data_segs_out) = (self.segments, self.data_segments);
         info.delivered = self.delivered;
         info.snd_wnd = self.window;
         let history = self.history.as_deref().cloned().unwrap_or_default();

@@ -1,5 +1,7 @@
 //! A real socket of AF_XDP, on a veth pair in network namespaces of the test's own: it needs root, and says so where it has not.
 
+mod veth;
+
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_link::xdp::{Hook, Xdp, XdpConfig, XdpError};
@@ -12,38 +14,12 @@ use rustix::io::Errno;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::process::Command;
-
-/// A veth pair: `near` in one namespace, `far` in another, with the address 10.78.0.1.
-struct World {
-    here: Namespace,
-    there: Namespace,
-}
+use veth::{World, ip};
 
 impl World {
-    /// Not, with what is lacking on stdout, where the machine has not what it takes.
+    /// Its other end is 10.78.0.1.
     fn new() -> Option<World> {
-        let (here, there) = match (Namespace::new(), Namespace::new()) {
-            (Ok(here), Ok(there)) => (here, there),
-            _ => {
-                println!("lacking: a network namespace (root, CAP_SYS_ADMIN)");
-                return None;
-            }
-        };
-        if let Err(why @ (Errno::PERM | Errno::AFNOSUPPORT)) = onecopy_sys::xdp::socket() {
-            println!("lacking: AF_XDP (root, CAP_NET_RAW, CONFIG_XDP_SOCKETS): {why}");
-            return None;
-        }
-        let pair = format!("link add near type veth peer name far netns {}", there.path());
-        let made = here.run(|| Command::new("ip").args(pair.split(' ')).status()).unwrap();
-        if !made.is_ok_and(|status| status.success()) {
-            println!("lacking: ip (iproute2), or veth devices");
-            return None;
-        }
-        let world = World { here, there };
-        ip(&world.there, "addr add 10.78.0.1/24 dev far");
-        ip(&world.there, "link set far up");
-        ip(&world.here, "link set near up");
-        Some(world)
+        World::of(&["10.78.0.1/24"])
     }
 
     fn open(&self, config: XdpConfig) -> Result<Xdp, XdpError> {
@@ -81,11 +57,6 @@ impl World {
         head[40..42].copy_from_slice(&sum.to_be_bytes());
         Packet::new(&head, payload).unwrap()
     }
-}
-
-fn ip(namespace: &Namespace, line: &str) {
-    let run = || Command::new("ip").args(line.split(' ')).status().unwrap();
-    assert!(namespace.run(run).unwrap().success(), "ip {line}");
 }
 
 /// What `ip link` says of an interface.

@@ -1,5 +1,8 @@
 //! A stack over AF_XDP against the kernel's sockets, on a veth pair in network namespaces of the test's own: it needs root, and says so where it has not.
 
+#[path = "../../link/tests/veth/mod.rs"]
+mod veth;
+
 use onecopy_link::xdp::XdpConfig;
 use onecopy_net::devmem::{Frag, Path, Why};
 use onecopy_net::tcp::{Listener, Stream};
@@ -7,47 +10,18 @@ use onecopy_net::udp::Socket;
 use onecopy_net::{BuildError, Driver, Stack, Transport, Wait};
 use onecopy_pool::{DeviceId, DeviceMemory};
 use onecopy_sys::interface;
-use onecopy_sys::netns::Namespace;
 use onecopy_testing::{LONG, alone, internet_sum};
-use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::thread;
-
-/// A veth pair: `near` in one namespace, `far` in another, with the address 10.79.0.1.
-struct World {
-    here: Namespace,
-    there: Namespace,
-}
+use veth::{World, ip};
 
 impl World {
-    /// Not, with what is lacking on stdout, where the machine has not what it takes.
+    /// Its other end is 10.79.0.1, and fd79::1.
     fn new() -> Option<World> {
-        let (here, there) = match (Namespace::new(), Namespace::new()) {
-            (Ok(here), Ok(there)) => (here, there),
-            _ => {
-                println!("lacking: a network namespace (root, CAP_SYS_ADMIN)");
-                return None;
-            }
-        };
-        if let Err(why @ (Errno::PERM | Errno::AFNOSUPPORT)) = onecopy_sys::xdp::socket() {
-            println!("lacking: AF_XDP (root, CAP_NET_RAW, CONFIG_XDP_SOCKETS): {why}");
-            return None;
-        }
-        let pair = format!("link add near type veth peer name far netns {}", there.path());
-        let made = here.run(|| Command::new("ip").args(pair.split(' ')).status()).unwrap();
-        if !made.is_ok_and(|status| status.success()) {
-            println!("lacking: ip (iproute2), or veth devices");
-            return None;
-        }
-        let world = World { here, there };
-        ip(&world.there, "addr add 10.79.0.1/24 dev far");
-        ip(&world.there, "addr add fd79::1/64 dev far nodad");
-        ip(&world.there, "link set far up");
-        ip(&world.here, "link set near up");
-        Some(world)
+        World::of(&["10.79.0.1/24", "fd79::1/64"])
     }
 
     fn stack(&self, config: XdpConfig, wait: Wait, driver: Driver) -> Stack {
@@ -58,11 +32,6 @@ impl World {
     fn plain(&self) -> Stack {
         self.stack(XdpConfig::new("near").frames(2048), Wait::Block, Driver::Thread)
     }
-}
-
-fn ip(namespace: &Namespace, line: &str) {
-    let run = || Command::new("ip").args(line.split(' ')).status().unwrap();
-    assert!(namespace.run(run).unwrap().success(), "ip {line}");
 }
 
 fn at(text: &str) -> SocketAddr {

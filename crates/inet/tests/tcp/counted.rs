@@ -1,18 +1,17 @@
 //! Each segment that is thrown away is counted by its reason, once: those that come while a connection is made.
 
 use crate::net::config;
-use onecopy_chain::notify::{Fate, Segment};
-use onecopy_chain::{Chain, Writer};
+use crate::strangers;
 use onecopy_inet::stack::Stack;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::tcp::fast_open::{Keys, Use};
 use onecopy_inet::tcp::{Error, State, Stats};
 use onecopy_inet::wire::tcp::Options;
-use onecopy_inet::wire::{Flags, Ipv4, Protocol, Seq, Tcp, checksum};
-use onecopy_link::{Capabilities, Head, Medium, Packet};
+use onecopy_inet::wire::{Flags, Seq, Tcp};
+use onecopy_link::{Capabilities, Medium};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -60,35 +59,13 @@ impl Host {
         Host { stack, pool: PagePool::new(PoolConfig::new(), Heap::new()).unwrap(), id, next: Seq(0) }
     }
 
-    fn chain(&self, bytes: &[u8]) -> Packet {
-        let mut chain = Chain::new();
-        Writer::new(&self.pool).append(&mut chain, bytes).unwrap();
-        Packet::from(Segment::from(chain))
-    }
-
     fn hear(&mut self, tcp: Tcp, payload: &[u8]) {
-        let mut packet = self.chain(payload);
-        let tcp = Tcp { from: 5000, to: 80, window: 60_000, ..tcp };
-        let len = tcp.len() + payload.len();
-        tcp.write(packet.head_mut(), checksum::pseudo_v4(THERE, HERE, Protocol::TCP, len as u32)).unwrap();
-        checksum::leave_unfinished(&mut packet, 0, Tcp::CHECKSUM).unwrap();
-        packet.finish().unwrap();
-        let mut head = Head::new();
-        Ipv4::new(THERE, HERE, Protocol::TCP, len as u16).write(&mut head).unwrap();
-        let whole = [&head[..], &packet.to_vec().unwrap()].concat();
-        let whole = self.chain(&whole);
-        self.stack.receive(0, whole);
-        packet.free(Fate::Copied);
+        let from = SocketAddrV4::new(THERE, 5000);
+        self.stack.receive(0, strangers::packet(&self.pool, from, HERE, tcp, payload));
     }
 
     fn said(&mut self) -> Vec<Tcp> {
-        let mut said = Vec::new();
-        while let Some(mut packet) = self.stack.transmit() {
-            packet.finish().unwrap();
-            said.push(Tcp::parse(&packet.to_vec().unwrap()[20..]).unwrap().0);
-            packet.free(Fate::Copied);
-        }
-        said
+        strangers::said(&mut self.stack)
     }
 
     /// The SYN, or SYN-ACK, that has left.

@@ -1,15 +1,14 @@
 //! Fast Open, and who means ill: SYNs with data in floods, from addresses that are not his, with cookies that are not his.
 
 use crate::net::config;
-use onecopy_chain::Chain;
-use onecopy_chain::notify::{Fate, Segment};
+use crate::strangers;
 use onecopy_inet::stack::Stack;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::tcp::State;
 use onecopy_inet::tcp::fast_open::{Keys, Use};
 use onecopy_inet::wire::tcp::{Cookie, Options};
-use onecopy_inet::wire::{Flags, Ipv4, Protocol, Seq, Tcp, checksum};
-use onecopy_link::{Capabilities, Head, Medium, Packet};
+use onecopy_inet::wire::{Flags, Seq, Tcp};
+use onecopy_link::{Capabilities, Medium};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -39,24 +38,7 @@ impl Host {
 
     /// A segment from a stranger.
     fn hear(&mut self, now: u64, from: SocketAddrV4, tcp: Tcp, payload: &[u8]) {
-        let chain = |bytes: &[u8]| {
-            let mut chain = Chain::new();
-            onecopy_chain::Writer::new(&self.pool).append(&mut chain, bytes).unwrap();
-            Packet::from(Segment::from(chain))
-        };
-        let mut packet = chain(payload);
-        let tcp = Tcp { from: from.port(), to: 80, window: 60_000, ..tcp };
-        let len = tcp.len() + payload.len();
-        tcp.write(packet.head_mut(), checksum::pseudo_v4(*from.ip(), SERVER, Protocol::TCP, len as u32))
-            .unwrap();
-        checksum::leave_unfinished(&mut packet, 0, Tcp::CHECKSUM).unwrap();
-        packet.finish().unwrap();
-        let mut head = Head::new();
-        let ip = Ipv4::new(*from.ip(), SERVER, Protocol::TCP, len as u16);
-        ip.write(&mut head).unwrap();
-        let whole = [&head[..], &packet.to_vec().unwrap()].concat();
-        self.stack.receive(now, chain(&whole));
-        packet.free(Fate::Copied);
+        self.stack.receive(now, strangers::packet(&self.pool, from, SERVER, tcp, payload));
     }
 
     /// A SYN with data, and the cookie of `owner`.
@@ -70,15 +52,8 @@ impl Host {
         self.hear(now, from, Tcp { seq: Seq(1000), flags: Flags::SYN, options, ..Tcp::default() }, data);
     }
 
-    /// What it says, segment by segment.
     fn said(&mut self) -> Vec<Tcp> {
-        let mut said = Vec::new();
-        while let Some(mut packet) = self.stack.transmit() {
-            packet.finish().unwrap();
-            said.push(Tcp::parse(&packet.to_vec().unwrap()[20..]).unwrap().0);
-            packet.free(Fate::Copied);
-        }
-        said
+        strangers::said(&mut self.stack)
     }
 }
 

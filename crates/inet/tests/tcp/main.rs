@@ -16,4 +16,5 @@ mod pacing;
 mod settings;
 mod shrink;
 mod slow_start;
+mod strangers;
 mod transfer;

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
+use std::time::Instant;
 
 /// A listener that takes no more connections: who connects waits for an answer to its SYN. With those that fill it.
 fn full() -> (rustix::fd::OwnedFd, SocketAddr, Vec<TcpStream>) {
@@ -52,6 +53,45 @@ fn a_shutdown_while_it_connects_gives_it_up_as_the_kernel_does() {
         stream.shutdown(Shutdown::Both).unwrap();
         assert_eq!(waits.join().unwrap(), ErrorKind::ConnectionReset);
     });
+}
+
+/// SO_ERROR takes what it tells, and the ring that connects asks the kernel by the same: who looks while it does takes nothing away from it.
+#[test]
+fn a_refusal_is_told_once_to_who_looked_for_it_all_the_time() {
+    let Some(stack) = stack() else { return };
+    let (listener, to, filling) = full();
+    let streams: Vec<_> = (0..16).map(|_| Stream::connect_nonblocking(&stack, to).unwrap()).collect();
+    for stream in &streams {
+        until(|| stream.local_addr().is_ok_and(|local| local.port() != 0));
+        assert!(stream.take_error().unwrap().is_none());
+    }
+    // Nobody is there when the SYNs are sent again, all at once.
+    drop((listener, filling));
+    let mut told = vec![0; streams.len()];
+    let over = |stream: &Stream| {
+        let mut fds = [PollFd::new(stream, PollFlags::empty())];
+        let now = rustix::event::Timespec::default();
+        poll(&mut fds, Some(&now)).unwrap();
+        fds[0].revents().contains(PollFlags::HUP)
+    };
+    let begun = Instant::now();
+    // (Without a sleep: it is to be looked for just when it comes.)
+    while !streams.iter().all(over) {
+        assert!(begun.elapsed() < onecopy_testing::LONG, "{told:?}");
+        for (told, stream) in told.iter_mut().zip(&streams) {
+            if let Some(error) = stream.take_error().unwrap() {
+                assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+                *told += 1;
+            }
+        }
+    }
+    for (told, stream) in told.iter_mut().zip(&streams) {
+        *told += u32::from(stream.take_error().unwrap().is_some());
+        assert_eq!(*told, 1);
+        assert_eq!(stream.recv(&mut [0; 1]).unwrap(), 0);
+        assert_eq!(stream.send(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        assert!(stream.take_error().unwrap().is_none());
+    }
 }
 
 #[test]

@@ -73,6 +73,7 @@ fn a_connection_that_is_being_made_is_ready_for_nothing() {
         assert_eq!(our.take(&mut [0; 4], false), Err(AGAIN));
         assert_eq!(kernel.take(&mut [0; 4], false), Err(AGAIN));
         assert_eq!((our.give(b"x"), kernel.give(b"x")), (Err(AGAIN), Err(AGAIN)));
+        assert_eq!((our.error(), kernel.error()), (None, None));
         let Some(how) = how else {
             cable.settle();
             assert_eq!(polled(&our), PollFlags::OUT);

@@ -389,3 +389,21 @@ fn a_fork_s_child_leaves_the_link_alone() {
     echo(&world, &mut xdp, &[1, 100, 1472]);
     assert_eq!((xdp.stats().transmitted, xdp.stats().astray, xdp.stats().foreign), (4, 0, 0));
 }
+
+/// While nothing comes, the kernel is asked once a second whether the interface is there; behind that, never.
+#[test]
+fn an_interface_that_is_gone_is_found_out_by_a_look_in_vain() {
+    alone!();
+    let Some(world) = World::new() else { return };
+    ip(&world.there, "link set far down");
+    let mut xdp = world.open(XdpConfig::new("near").frames(256)).unwrap();
+    let mut now = 5_000_000_000;
+    while xdp.receive(now).is_some() {}
+    assert_eq!(xdp.deadline(), Some(now + 1_000_000_000));
+    ip(&world.here, "link del near");
+    now += 999_999_999;
+    assert!(xdp.receive(now).is_none() && !xdp.is_gone(), "it asks each time");
+    now += 1;
+    assert!(xdp.receive(now).is_none() && xdp.is_gone());
+    assert_eq!(xdp.deadline(), None);
+}

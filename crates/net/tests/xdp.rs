@@ -11,11 +11,13 @@ use onecopy_net::{BuildError, Driver, Stack, Transport, Wait};
 use onecopy_pool::{DeviceId, DeviceMemory};
 use onecopy_sys::interface;
 use onecopy_testing::{LONG, alone, internet_sum};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::thread;
+use std::time::{Duration, Instant};
 use veth::{World, ip};
 
 impl World {
@@ -381,10 +383,44 @@ fn what_waits_for_the_interface_leaves_without_a_call() {
     }
     assert!(stack.is_up());
     ip(&world.here, "link del near");
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     while stack.is_up() {
         assert!(began.elapsed() < LONG, "{:?}", stack.link_counters());
         let _ = ours.send_to(b"gone", to);
         thread::yield_now();
+    }
+}
+
+/// Nobody sends, nothing comes, and the descriptor is silent: it is found out all the same, by the stack's own thread, by one that waits, and by a program that drives.
+#[test]
+fn an_interface_that_is_gone_is_missed_though_nothing_is_sent() {
+    alone!();
+    for (driver, waits) in [(Driver::Thread, false), (Driver::Thread, true), (Driver::Caller, false)] {
+        let Some(world) = World::new() else { return };
+        let stack = world.stack(XdpConfig::new("near").frames(2048), Wait::Block, driver);
+        let socket = Socket::bind(&stack, at("10.79.0.2:7011")).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();
+        thread::scope(|scope| {
+            if waits {
+                scope.spawn(|| socket.recv(&mut [0; 8]).unwrap_err());
+            }
+            ip(&world.here, "link del near");
+            let began = Instant::now();
+            while stack.is_up() {
+                assert!(began.elapsed() < LONG, "{driver:?} {waits}: {:?}", stack.link_counters());
+                match driver {
+                    Driver::Thread => thread::sleep(Duration::from_millis(10)),
+                    Driver::Caller => {
+                        let fd = stack.poll_fd().unwrap();
+                        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+                        let limit = Timespec::try_from(LONG).unwrap();
+                        assert_eq!(poll(&mut fds, Some(&limit)), Ok(1), "it does not say when to look");
+                        while stack.drive(Duration::ZERO).unwrap() {}
+                    }
+                }
+            }
+        });
+        // It looks no more, for ever.
+        assert_eq!(stack.next_deadline(), None);
     }
 }

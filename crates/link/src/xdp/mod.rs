@@ -173,6 +173,8 @@ pub struct Xdp {
     origin: Arc<Origin>,
     /// When to look again, though the descriptor tells of nothing.
     again: Option<u64>,
+    /// When it is looked whether the interface is still there.
+    looks_at: u64,
     /// The interface is gone: the socket is bound to nothing (ENXIO).
     gone: bool,
 }
@@ -185,6 +187,9 @@ const RETRY_DOWN: u64 = 100_000_000;
 
 /// Likewise until frames that are under way are looked for: a card has sent a ring of them in about as long.
 const LOOK: u64 = 100_000;
+
+/// Nanoseconds after which it is looked whether the interface is still there, while nothing comes: nobody who polls is told that it is not (xsk_poll()).
+const STILL_THERE: u64 = 1_000_000_000;
 
 /// What it became.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -282,9 +287,14 @@ impl Xdp {
             && self.receiver.needs_wakeup()
         {
             self.stats.wakes += 1;
-            // What fails else is that the interface is down, or the driver busy: it looks by itself then.
-            self.gone |= xdp::wake(&self.fd) == Err(Errno::NXIO);
+            self.wake();
         }
+    }
+
+    /// Has a driver that sleeps look at the fill ring; one that does not is asked nothing. The kernel says whether the interface is there.
+    fn wake(&mut self) {
+        // What fails else is that the interface is down, or the driver busy: it looks by itself then.
+        self.gone |= xdp::wake(&self.fd) == Err(Errno::NXIO);
     }
 
     fn hand_over(&mut self, now: u64) {
@@ -301,7 +311,8 @@ impl Xdp {
         self.again = again.map(|after| now.saturating_add(after));
     }
 
-    /// Whether the interface is gone, as it was found when the kernel was last asked to send or receive.
+    /// Whether the interface is gone, as it was found when the kernel was last asked: with each packet that is sent, and once a second while nothing comes
+    /// ([`Link::deadline`]).
     pub fn is_gone(&self) -> bool {
         self.gone
     }
@@ -320,7 +331,8 @@ impl AsFd for Xdp {
     }
 }
 
-/// [`Link::deadline`] is when to look again while the kernel has not taken all that was transmitted, or frames are under way: the descriptor does not tell of that.
+/// [`Link::deadline`] is when to look again, of which the descriptor does not tell: soon while the kernel has not taken all that was transmitted, or frames are under way; and each
+/// second for an interface that is gone ([`Xdp::is_gone`]).
 impl Link for Xdp {
     fn capabilities(&self) -> Capabilities {
         self.transmitter.capabilities()
@@ -362,6 +374,10 @@ impl Link for Xdp {
         }
         let packet = self.receiver.receive(&mut self.umem, &mut self.stats);
         self.fill(packet.is_none());
+        if packet.is_none() && self.looks_at <= now && !self.gone {
+            self.looks_at = now.saturating_add(STILL_THERE);
+            self.wake();
+        }
         if packet.is_none() || self.again.is_some_and(|at| at <= now) {
             // What the kernel did not take before, and the payload that it is through with.
             self.transmitter.take_back(&mut self.umem, &mut self.stats);
@@ -373,8 +389,9 @@ impl Link for Xdp {
     }
 
     fn deadline(&self) -> Option<u64> {
-        // (A child's has none.)
-        self.again.filter(|_| self.origin.is_here())
+        // (A child's has none, and one whose interface is gone.)
+        let due = self.origin.is_here() && !self.gone;
+        due.then(|| self.again.map_or(self.looks_at, |at| at.min(self.looks_at)))
     }
 }
 

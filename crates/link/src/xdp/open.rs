@@ -137,6 +137,7 @@ fn open_as(config: XdpConfig) -> Result<Xdp, What> {
         stats: Stats::default(),
         origin,
         again: None,
+        looks_at: 0,
         gone: false,
     };
     xdp.fill(false);

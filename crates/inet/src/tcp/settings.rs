@@ -81,8 +81,12 @@ pub struct Settings {
     pub fast_open_no_cookie: bool,
     /// Bytes of the stream that leave in a second, at most (SO_MAX_PACING_RATE). Each packet leaves when those before it would have at this rate, or at what the
     /// window of congestion comes to if that is less, as Linux paces by itself (tcp_pacing_check()). A super-segment is no longer than what
-    /// a millisecond carries, or two segments, on short ways, too, where Linux makes it longer. Another rate holds at once: what is owed by the one before is
-    /// owed still, in the time that it takes by the new one. None: nothing is held back. 0 counts as 1.
+    /// a millisecond carries, or two segments, on short ways, too, where Linux makes it longer. So at rates below some kilobytes a second these two leave at once, each second or less
+    /// often; [`Settings::max_segment`] makes them smaller. Another rate holds at once: what is owed by the one before is owed still, in the time that it takes by the new one. None:
+    /// nothing is held back. 0 counts as 1.
+    ///
+    /// As in Linux, what a timer has sent again does not wait: the first segment after a timeout, the last one as a probe of the tail where nothing new waits. What comes behind
+    /// them waits for their time, too. ACKs without data do not count.
     pub max_pacing_rate: Option<u64>,
 }
 

@@ -88,12 +88,10 @@ impl Connection {
             .is_some_and(|piece| piece.len.min(self.snd.mss()) <= self.window_left());
         match self.snd.on_timer(ctx.now, fresh) {
             Timeout::Nothing => {}
-            Timeout::ProbeNew => {
-                ctx.stats.loss_probes += 1;
-                if !self.push_probe(ctx) {
-                    self.snd.not_probed();
-                }
-            }
+            Timeout::ProbeNew => match self.push_probe(ctx) {
+                true => ctx.stats.loss_probes += 1,
+                false => self.snd.not_probed(),
+            },
             Timeout::Retransmit => {
                 if expires {
                     ctx.stats.timeouts += 1;

@@ -83,9 +83,8 @@ impl Connection {
         let (mut sent, mut by_cwnd, mut by_window) = (0, false, false);
         let paced = self.traits.contains(Traits::PACED);
         while let Some(piece) = self.out.unsent().first() {
-            // A probe of the tail does not wait, but those behind it do for its time as well. (Linux sends the last segment again instead, which is
-            // as many bytes before their time, and says less.)
-            if most != Most::Probe && self.is_paced(ctx.now) {
+            // A probe of the tail is not before its time, either: what it is to be leaves then, and asks as much (tcp_send_loss_probe(), tcp_write_xmit()).
+            if self.is_paced(ctx.now) {
                 break;
             }
             let mut quota = self.snd.quota();

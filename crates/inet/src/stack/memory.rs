@@ -4,7 +4,7 @@ use super::Stack;
 use super::slab::Id;
 use super::socket::{Connected, Slot};
 use crate::tcp::memory::{Memory, Pressure};
-use crate::tcp::{After, Stats, config};
+use crate::tcp::{After, Connection, Stats, config};
 use std::collections::VecDeque;
 
 /// What is kept, and by whom.
@@ -78,6 +78,15 @@ impl Stack {
     /// How short memory is for connections.
     pub fn tcp_pressure(&self) -> Pressure {
         self.shared.pressure(&self.config)
+    }
+
+    /// There are pages again, of which [`Stack::tcp_send_bytes`] or [`Stack::udp_send_slices`] had none for socket `id`: who waits is told that there is room. Whether
+    /// somebody does.
+    pub fn pages_came(&mut self, now: u64, id: Id) -> bool {
+        match self.sockets.get(id) {
+            Some(Slot::Udp(_)) => self.udp_pages_came(id),
+            _ => self.with(now, id, Connection::pages_came).unwrap_or(false),
+        }
     }
 
     /// Connections that no program holds any more, and that are not over yet.

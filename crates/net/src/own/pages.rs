@@ -28,6 +28,11 @@ impl SendPages {
         Ok(SendPages { small, larger })
     }
 
+    /// Whether somebody has pages, who gives them back some time.
+    pub fn may_come(&self) -> bool {
+        self.small.monitor().in_flight() > 0
+    }
+
     /// Calls `act`: what pages it frees are the next ones to be used, while they are warm.
     pub fn bound<R>(&self, act: impl FnOnce() -> R) -> R {
         self.small.bound(|| match &self.larger {

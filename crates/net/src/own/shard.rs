@@ -12,7 +12,7 @@ use onecopy_chain::{Chain, Kind};
 use onecopy_inet::shard::Handed;
 use onecopy_inet::stack::Stack;
 use onecopy_inet::stack::slab::Id;
-use onecopy_pool::Page;
+use onecopy_pool::{Page, Pages};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -27,6 +27,9 @@ const SELDOM: u64 = 100_000;
 
 /// ... or so many bytes that were sent. What they are acknowledged by frees pages that a core's own cache still has.
 const SELDOM_BYTES: usize = BATCH_BYTES;
+
+/// Nanoseconds after which it is looked whether there are pages again, where some lack them: a program that had some drops them without a word.
+const NO_PAGE: u64 = 5_000_000;
 
 /// Nanoseconds for which a thread that called lately keeps the link to itself. What comes when it does not come back waits as long: less than
 /// a delayed ACK does (40 ms), more than a program that answers takes.
@@ -66,6 +69,8 @@ pub(crate) struct Shard {
     lease: u64,
     /// Sockets with a descriptor, whose programs wait where nobody drives.
     bells: usize,
+    /// Sockets that found no page to send from, each once, in the order of coming.
+    starving: VecDeque<Id>,
 }
 
 /// A thread that drives the stack while it waits for its socket.
@@ -116,17 +121,23 @@ impl Shard {
             drove: 0,
             lease: 0,
             bells: 0,
+            starving: VecDeque::new(),
         }
     }
 
-    /// When something is due: of the protocols, or of a link whose descriptor does not tell all.
+    /// When something is due: of the protocols, of a link whose descriptor does not tell all, or for want of pages.
     #[inline]
     pub fn deadline(&self) -> Option<u64> {
         let link = if self.down { None } else { self.link.deadline() };
-        match (self.inet.deadline(), link) {
+        let due = match (self.inet.deadline(), link) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
+        };
+        if self.starving.is_empty() {
+            return due;
         }
+        let look = self.looked + NO_PAGE;
+        Some(due.map_or(look, |due| due.min(look)))
     }
 
     pub fn inet(&self) -> &Stack {
@@ -257,8 +268,35 @@ impl Shard {
             }
             due
         });
+        self.feed(now);
         self.settle(now);
         Turn { happened: due || handed || received > 0, full: received == BATCH || bytes >= BATCH_BYTES }
+    }
+
+    /// Socket `id` has found no page to send from: whether it is told when there is one again. Not where nobody has any.
+    pub fn starves(&mut self, id: Id) -> bool {
+        if !self.pages.may_come() || self.inet.tcp_is_deferred(id) {
+            return false;
+        }
+        if !self.starving.contains(&id) {
+            self.starving.push_back(id);
+        }
+        true
+    }
+
+    /// Tells those that found no page to send from: as many as there are pages now, as more would find none again.
+    fn feed(&mut self, now: u64) {
+        let Shard { inet, pages, starving, .. } = self;
+        let mut free = Vec::new();
+        while !starving.is_empty()
+            && let Ok(page) = pages.alloc()
+        {
+            free.push(page);
+            // (Who is over needs none.)
+            while let Some(id) = starving.pop_front()
+                && !inet.pages_came(now, id)
+            {}
+        }
     }
 
     /// Takes what other shards have handed over. Returns whether there was something.

@@ -164,6 +164,14 @@ fn connect_in(
     Ok(Arc::new(socket))
 }
 
+/// Why nothing was sent, to a program that polls: others have the pages, so it waits until some are home, as for room.
+fn unsent(shard: &mut Shard, id: Id, cause: Error) -> Error {
+    match cause {
+        Error::NoMemory if shard.starves(id) => Error::WouldBlock,
+        cause => cause,
+    }
+}
+
 /// Sends a copy of bytes from the front of `data`, behind what waits in the same pages, and takes them off.
 fn append(
     shard: &mut Shard,
@@ -190,7 +198,7 @@ fn append(
                 if given > 0 {
                     let _ = inet.tcp_push(now, id);
                 }
-                return Err(cause);
+                return Err(unsent(shard, id, cause));
             }
         };
         data.advance(n, Fate::Sent).map_err(|_| Error::Invalid)?;
@@ -286,8 +294,9 @@ impl Connection for Socket {
             }
             let copies = shard.kernel_copies();
             let (inet, pool) = shard.parts();
-            let n =
-                inet.tcp_send_bytes(now, id, &bytes[at..], &Writer::new(pool).hint(hint), inet_flags(flags))?;
+            let sent =
+                inet.tcp_send_bytes(now, id, &bytes[at..], &Writer::new(pool).hint(hint), inet_flags(flags));
+            let n = sent.map_err(|cause| unsent(shard, id, cause))?;
             self.copied_in(n, hint, copies);
             at += n;
             if at == bytes.len() { Ok(at) } else { Err(Error::WouldBlock) }

@@ -190,7 +190,8 @@ impl Endpoint for Socket {
             let copies = shard.kernel_copies();
             let (inet, pool) = shard.parts();
             let bytes = slices.iter().map(|slice| &**slice);
-            let n = inet.udp_send_slices(now, id, bytes, &Writer::new(pool).hint(hint), envelope)?;
+            let sent = inet.udp_send_slices(now, id, bytes, &Writer::new(pool).hint(hint), envelope);
+            let n = sent.map_err(|cause| unsent(shard, id, cause))?;
             self.copied_in(n, hint, copies);
             Ok(n)
         })
@@ -315,6 +316,19 @@ impl Endpoint for Socket {
     }
 }
 
+/// Why a datagram was not sent, to a program that polls: others have the pages, so it waits until some are home, as for room. (Where the neighbour's queue is full it does
+/// not.)
+fn unsent(shard: &mut Shard, id: Id, cause: Cause) -> Cause {
+    match cause {
+        Cause::NoMemory
+            if !shard.inet().udp_readiness(id).contains(Readiness::WRITE) && shard.starves(id) =>
+        {
+            Cause::WouldBlock
+        }
+        cause => cause,
+    }
+}
+
 impl Socket {
     fn wait_to_send<R>(
         &self,
@@ -341,7 +355,8 @@ impl Socket {
         let copies = shard.kernel_copies();
         let (inet, pool) = shard.parts();
         let bytes = alike.iter().map(|message| message.bytes);
-        let n = inet.udp_send_slices(now, id, bytes, &Writer::new(pool).hint(hint), &envelope)?;
+        let sent = inet.udp_send_slices(now, id, bytes, &Writer::new(pool).hint(hint), &envelope);
+        let n = sent.map_err(|cause| unsent(shard, id, cause))?;
         self.copied_in(n, hint, copies);
         Ok(n)
     }

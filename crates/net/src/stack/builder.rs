@@ -217,7 +217,7 @@ impl Builder {
     }
 
     /// Pages of 4 KiB that what is sent may take, all sockets together; 65,536 (256 MiB), if it is not given. They are taken as needed. Half
-    /// of them are kept for large sends, in pieces of 64 KiB.
+    /// of them are kept for large sends, in pieces of 64 KiB. Whose send finds none waits until some are home, as where there is no room: EAGAIN, and not writable to poll(2).
     #[must_use]
     pub fn pages(self, pages: u32) -> Builder {
         Builder { pages: Some(pages), ..self }

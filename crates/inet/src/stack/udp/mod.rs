@@ -71,6 +71,13 @@ impl Udp {
         }
     }
 
+    /// It is told when there is room to send again.
+    fn wait_for_room(&mut self, id: Id, attached: &mut Attached) {
+        if !std::mem::replace(&mut attached.waits, true) {
+            self.waiting.push_back(id);
+        }
+    }
+
     /// A socket is gone.
     pub fn forget(&mut self, id: Id, mut attached: Attached) {
         self.count -= 1;
@@ -325,6 +332,16 @@ impl Stack {
         if !self.udp.waiting.is_empty() && self.ip.room() >= self.udp.enough {
             self.tell_udp_room();
         }
+    }
+
+    /// There are pages again, of which it had none. Whether it waits.
+    pub(super) fn udp_pages_came(&mut self, id: Id) -> bool {
+        let attached = self.sockets.get_mut(id).and_then(Slot::udp_mut).filter(|attached| attached.waits);
+        let Some(attached) = attached else { return false };
+        self.udp.waiting.retain(|other| *other != id);
+        attached.waits = false;
+        attached.wake(id, Wake::WRITE, &mut self.events);
+        true
     }
 
     fn tell_udp_room(&mut self) {

@@ -98,7 +98,7 @@ impl Stack {
     ///
     /// # Errors
     ///
-    /// The same, and [`Error::NoMemory`] where there is no page.
+    /// The same, and [`Error::NoMemory`] where there is no page: it waits then, as for room, until packets have left, or [`Stack::pages_came`].
     pub fn udp_send_bytes<A: Pages + ?Sized>(
         &mut self,
         now: u64,
@@ -129,6 +129,9 @@ impl Stack {
         for slice in slices {
             if writer.append(&mut chain, slice).is_err() {
                 self.udp.stats.refused += 1;
+                if let Some(attached) = self.sockets.get_mut(id).and_then(Slot::udp_mut) {
+                    self.udp.wait_for_room(id, attached);
+                }
                 return Err(Error::NoMemory);
             }
         }
@@ -173,9 +176,7 @@ impl Stack {
         let way = find().inspect_err(|_| self.udp.stats.refused += 1)?;
         if self.ip.room() == 0 {
             self.udp.stats.no_room += 1;
-            if !std::mem::replace(&mut attached.waits, true) {
-                self.udp.waiting.push_back(id);
-            }
+            self.udp.wait_for_room(id, attached);
             return Err(Error::WouldBlock);
         }
         Ok(way)

@@ -195,7 +195,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// As [`Connection::send`], and [`Error::NoMemory`] where there is no page.
+    /// As [`Connection::send`], and [`Error::NoMemory`] where there is no page: there is no room then, until something comes from the peer, or [`Connection::pages_came`].
     pub fn send_bytes<A: Pages + ?Sized>(
         &mut self,
         ctx: &mut Context<'_>,
@@ -262,7 +262,10 @@ impl Connection {
         if given == 0 {
             self.traits |= Traits::WANTS_ROOM;
             return match failed {
-                Some(ChainError::NoPage(_)) => Err(Error::NoMemory),
+                Some(ChainError::NoPage(_)) => {
+                    self.traits |= Traits::SQUEEZED;
+                    Err(Error::NoMemory)
+                }
                 Some(_) => Err(Error::Invalid),
                 None => Err(Error::WouldBlock),
             };
@@ -284,6 +287,13 @@ impl Connection {
             self.traits |= Traits::WANTS_ROOM;
         }
         Ok(given)
+    }
+
+    /// There are pages again, of which [`Connection::send_bytes`] had none. Whether somebody waits for one.
+    pub fn pages_came(&mut self, ctx: &mut Context<'_>) -> bool {
+        let waits = self.traits.contains(Traits::SQUEEZED);
+        self.tell_room(ctx);
+        waits
     }
 
     /// Where nothing was sent for long, the window of congestion says nothing any more (tcp_slow_start_after_idle_check()).

@@ -63,7 +63,7 @@ bitflags::bitflags! {
         const SYN_DATA = 2048;
         /// Why ours was not: two bits, as Linux numbers it.
         const SYN_DATA_FAIL = 4096 | 8192;
-        /// The program found no room since all connections together have no memory left.
+        /// The program found no room since all connections together have no memory left, or no page.
         const SQUEEZED = 16384;
         /// Something waits for the time that pacing lets it leave at.
         const PACED = 32768;

@@ -5,9 +5,9 @@ use onecopy::advanced::link::tap::TapConfig;
 use onecopy::advanced::link::{Link, Tap, Xdp, XdpConfig};
 use onecopy::{Cidr, Mac, Stack};
 use onecopy_sys::netns::Namespace;
-use onecopy_sys::tun;
+use onecopy_sys::{rtnetlink, tun};
 use rustix::io::Errno;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// For programs that speak on one instead of the kernel's sockets, if they are asked to.
 #[derive(Clone, Debug, clap::Args)]
@@ -42,17 +42,14 @@ impl OwnStack {
         }
     }
 
-    /// The address of the kernel's side of the TAP: the one that was asked for, or the first other one of the stack's network.
+    /// An address of the kernel's side of the TAP: the first that was asked for, or the first other one of the stack's network.
     pub fn kernel_address(&self) -> anyhow::Result<IpAddr> {
         if self.xdp.is_some() {
             return wrong(
                 "with --xdp it is not known who is at the other end: take --tap NAME for this".to_owned(),
             );
         }
-        let kernel = self.network.kernel_address(true)?;
-        kernel
-            .map(|kernel| kernel.address())
-            .ok_or_else(|| Usage("say the kernel's address with --kernel-addr".into()).into())
+        Ok(self.network.kernel_addresses(true)?[0].address())
     }
 
     /// The stack, if one is asked for.
@@ -77,7 +74,7 @@ impl OwnStack {
         let Some(name) = &self.tap else { return Ok(None) };
         let advice = "without --tap the kernel's own sockets are used, which takes no privilege";
         let taps = network
-            .open(name, network.kernel_address(false)?, None)
+            .open(name, &network.kernel_addresses(false)?, None)
             .map_err(|error| error.context(format!("no stack of our own on {name:?} ({advice})")))?;
         let (name, about) = (taps[0].name().to_owned(), describe(&taps));
         let stack = network.set(Stack::builder())?.links(taps).build()?;
@@ -101,9 +98,10 @@ pub struct Network {
     /// Bytes of the TAP's longest packet, 68 to 65521; left out, what the device has (a new one: 1500)
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
-    /// Give the kernel's side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)
+    /// Give the kernel's side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link). May be given once for IPv4 and
+    /// once for IPv6
     #[arg(long, value_name = "CIDR", value_parser = cidr)]
-    kernel_addr: Option<Cidr>,
+    kernel_addr: Vec<Cidr>,
     /// Have the stack be of so many shards, 1 to 64, each with a queue of the TAP's, a thread and a lock of its own: connections of
     /// different ones share nothing. A TAP that is there has to have as many queues (ip tuntap add ... multi_queue)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -144,8 +142,11 @@ impl Way {
 
 impl Network {
     fn any(&self) -> bool {
-        let said = self.mtu.is_some() || self.kernel_addr.is_some() || self.shards.is_some();
-        said || !(self.addr.is_empty() && self.gateway.is_empty() && self.route.is_empty())
+        let said = self.mtu.is_some() || self.shards.is_some();
+        said || !(self.addr.is_empty()
+            && self.kernel_addr.is_empty()
+            && self.gateway.is_empty()
+            && self.route.is_empty())
     }
 
     /// Looks that there is an address, that each is there once, and that each router can be reached.
@@ -231,26 +232,38 @@ impl Network {
         Ok(builder)
     }
 
-    /// The address of the kernel's side, if it is to get one: what was asked for, or with `always` another one of the stack's network.
-    pub fn kernel_address(&self, always: bool) -> anyhow::Result<Option<Cidr>> {
+    /// The addresses of the kernel's side, if it is to get some: what was asked for, or with `always` another one of the stack's networks, of each family that it
+    /// has.
+    pub fn kernel_addresses(&self, always: bool) -> anyhow::Result<Vec<Cidr>> {
         let all = self.addresses()?;
-        if let Some(kernel) = self.kernel_addr
-            && all.iter().any(|own| own.address() == kernel.address())
-        {
+        for (at, kernel) in self.kernel_addr.iter().enumerate() {
+            if all.iter().any(|own| own.address() == kernel.address()) {
+                return wrong(format!(
+                    "--kernel-addr {kernel}: the stack has that address by --addr; give the kernel another"
+                ));
+            }
+            let same = |other: &&Cidr| other.address().is_ipv4() == kernel.address().is_ipv4();
+            if let Some(other) = self.kernel_addr[..at].iter().find(same) {
+                return wrong(format!(
+                    "--kernel-addr {other} and --kernel-addr {kernel}: the kernel's side gets one of each family here; add more by `ip addr add`"
+                ));
+            }
+        }
+        if !self.kernel_addr.is_empty() || !always {
+            return Ok(self.kernel_addr.clone());
+        }
+        let of = |four: bool| {
+            let mut own = all.iter().filter(move |own| own.address().is_ipv4() == four);
+            own.find_map(|own| neighbour(*own, all))
+        };
+        let found: Vec<_> = [of(true), of(false)].into_iter().flatten().collect();
+        if found.is_empty() {
             return wrong(format!(
-                "--kernel-addr {kernel}: the stack has that address by --addr; give the kernel another"
+                "there is no other address beside {}: say the kernel's with --kernel-addr",
+                list(all)
             ));
         }
-        if self.kernel_addr.is_some() || !always {
-            return Ok(self.kernel_addr);
-        }
-        match all.iter().find_map(|own| neighbour(*own, all)) {
-            None => wrong(format!(
-                "there is no other address of IPv4 beside {}: say the kernel's with --kernel-addr",
-                list(all)
-            )),
-            found => Ok(found),
-        }
+        Ok(found)
     }
 
     /// How many shards the stack has.
@@ -260,7 +273,7 @@ impl Network {
 
     /// Opens the interface called `name` past the kernel's IP.
     pub fn open_xdp(&self, name: &str) -> anyhow::Result<Xdp> {
-        if self.mtu.is_some() || self.kernel_addr.is_some() || self.shards() > 1 {
+        if self.mtu.is_some() || !self.kernel_addr.is_empty() || self.shards() > 1 {
             return wrong(
                 "--xdp takes an interface as it is, by one queue: leave out --mtu and --kernel-addr (ip link, ip addr), and --shards"
                     .to_owned(),
@@ -274,7 +287,7 @@ impl Network {
     pub fn open(
         &self,
         name: &str,
-        kernel: Option<Cidr>,
+        kernel: &[Cidr],
         namespace: Option<&Namespace>,
     ) -> anyhow::Result<Vec<Tap>> {
         let open = || -> anyhow::Result<Vec<Tap>> {
@@ -290,8 +303,8 @@ impl Network {
                 ),
                 _ => error.into(),
             })?;
-            if let Some(kernel) = kernel {
-                raise(taps[0].name(), kernel)?;
+            for kernel in kernel {
+                raise(taps[0].name(), *kernel)?;
             }
             Ok(taps)
         };
@@ -312,15 +325,16 @@ pub fn list(all: &[Cidr]) -> String {
     all.join(", ")
 }
 
-/// Gives the kernel's side its address, and sets it up.
+/// Sets the kernel's side up, and gives it an address.
 fn raise(name: &str, kernel: Cidr) -> anyhow::Result<()> {
-    let IpAddr::V4(address) = kernel.address() else {
-        return Err(Usage(format!(
-            "--kernel-addr {kernel} is no address of IPv4; set it by `ip addr add {kernel} dev {name}` instead"
-        ))
-        .into());
-    };
-    let done = tun::set_address(name, address, kernel.prefix()).and_then(|()| tun::set_up(name));
+    let done = tun::set_up(name).and_then(|()| match kernel.address() {
+        IpAddr::V4(address) => tun::set_address(name, address, kernel.prefix()),
+        IpAddr::V6(address) => match rtnetlink::add_address(name, address, kernel.prefix()) {
+            // It may have it from before, as an address of IPv4 that is set again.
+            Err(Errno::EXIST) => Ok(()),
+            done => done,
+        },
+    });
     done.map_err(|errno| {
         anyhow::anyhow!(
             "{name} gets no address {kernel}: {errno}; run as root, or have root do it (ip addr add {kernel} dev {name}; \
@@ -331,13 +345,25 @@ fn raise(name: &str, kernel: Cidr) -> anyhow::Result<()> {
 
 /// The first other host of a network.
 fn neighbour(own: Cidr, all: &[Cidr]) -> Option<Cidr> {
-    let IpAddr::V4(address) = own.address() else { return None };
-    let mask = u32::MAX.checked_shl(32 - u32::from(own.prefix())).unwrap_or(0);
-    let hosts = (address.to_bits() & mask)..=(address.to_bits() | !mask);
-    let mut hosts = hosts.map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)));
-    let taken = |at: &IpAddr| all.iter().any(|own| own.address() == *at);
-    let other = |at: &IpAddr| !taken(at) && Some(*at) != own.network() && Some(*at) != own.broadcast();
-    Cidr::new(hosts.find(other)?, own.prefix())
+    let prefix = u32::from(own.prefix());
+    let taken = |at: IpAddr| all.iter().any(|own| own.address() == at);
+    let other = |at: &IpAddr| !taken(*at) && Some(*at) != own.network() && Some(*at) != own.broadcast();
+    let found = match own.address() {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - prefix).unwrap_or(0);
+            let hosts = (address.to_bits() & mask)..=(address.to_bits() | !mask);
+            hosts.map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits))).find(other)
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
+            // The first one is that of all its routers (RFC 4291, section 2.6.1; RFC 6164 for one of two).
+            let first = (address.to_bits() & mask) + u128::from(prefix < 127);
+            (first..=(address.to_bits() | !mask))
+                .map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits)))
+                .find(other)
+        }
+    };
+    Cidr::new(found?, own.prefix())
 }
 
 /// A line about a link of so many queues, for who asks with `--verbose`.
@@ -366,7 +392,12 @@ mod tests {
             ("10.0.0.4/31", Some("10.0.0.5/31")),
             ("10.0.0.5/31", Some("10.0.0.4/31")),
             ("10.0.0.5/32", None),
-            ("fd00::1/64", None),
+            ("fd00::1/64", Some("fd00::2/64")),
+            ("fd00::2/64", Some("fd00::1/64")),
+            ("fd00::ff:1/112", Some("fd00::ff:2/112")),
+            ("fd00::4/127", Some("fd00::5/127")),
+            ("fd00::5/127", Some("fd00::4/127")),
+            ("fd00::5/128", None),
         ] {
             let found = neighbour(cidr(own).unwrap(), &[cidr(own).unwrap()]).map(|cidr| cidr.to_string());
             assert_eq!(found.as_deref(), other, "{own}");
@@ -385,10 +416,24 @@ mod tests {
     #[test]
     fn the_kernels_address_is_none_of_the_stacks() {
         let both = network("--addr 10.0.0.1/24 --addr 10.0.0.2/24");
-        assert_eq!(both.kernel_address(true).unwrap(), Some(cidr("10.0.0.3/24").unwrap()));
-        assert_eq!(both.kernel_address(false).unwrap(), None);
-        let same = network("--addr 10.0.0.1/24 --kernel-addr 10.0.0.1/24").kernel_address(false);
+        assert_eq!(both.kernel_addresses(true).unwrap(), [cidr("10.0.0.3/24").unwrap()]);
+        assert_eq!(both.kernel_addresses(false).unwrap(), []);
+        let same = network("--addr 10.0.0.1/24 --kernel-addr 10.0.0.1/24").kernel_addresses(false);
         assert!(same.unwrap_err().to_string().contains("give the kernel another"));
+        let twice = network("--addr 10.0.0.1/24 --kernel-addr 10.0.0.2/24 --kernel-addr 10.0.0.3/24");
+        assert!(twice.kernel_addresses(true).unwrap_err().to_string().contains("one of each family"));
+    }
+
+    #[test]
+    fn the_kernel_gets_an_address_of_each_family_that_the_stack_has() {
+        for (flags, kernel) in [
+            ("--addr fd00::1/64", "fd00::2/64"),
+            ("--addr fd00::1/64 --addr 10.0.0.1/24 --addr fd01::1/64", "10.0.0.2/24, fd00::2/64"),
+            ("--addr 10.0.0.1/32 --addr fd00::1/64", "fd00::2/64"),
+            ("--addr 10.0.0.1/24 --addr fd00::1/64 --kernel-addr fd00::9/64", "fd00::9/64"),
+        ] {
+            assert_eq!(list(&network(flags).kernel_addresses(true).unwrap()), kernel, "{flags}");
+        }
     }
 
     #[test]

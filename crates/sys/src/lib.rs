@@ -41,6 +41,7 @@ pub mod memfd;
 pub mod netdev;
 pub mod netns;
 pub mod page_cache;
+pub mod rtnetlink;
 pub mod scm;
 pub mod signal;
 pub mod socket;

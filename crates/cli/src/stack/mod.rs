@@ -57,7 +57,7 @@ pub struct Args {
     xdp: Option<String>,
     #[command(flatten)]
     network: Network,
-    /// Make a network namespace, with the kernel's side of the TAP in it, which gets --kernel-addr or the first address that is
+    /// Make a network namespace, with the kernel's side of the TAP in it, which gets --kernel-addr, or of IPv4 and of IPv6 the first address that is
     /// left in the stack's network
     #[arg(long)]
     netns: bool,
@@ -124,7 +124,7 @@ impl Up {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     args.network.check()?;
     let own = args.network.addresses()?;
-    let kernel = args.network.kernel_address(args.netns)?;
+    let kernel = args.network.kernel_addresses(args.netns)?;
     let namespace = match args.netns {
         true => Some(Namespace::new().map_err(|errno| {
             anyhow::anyhow!(
@@ -147,7 +147,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             (name.clone(), about, on(builder.mac(mac), vec![xdp], capture.as_ref(), args.trace))
         }
         None => {
-            let taps = args.network.open(&args.tap, kernel, namespace.as_ref()).map_err(|error| {
+            let taps = args.network.open(&args.tap, &kernel, namespace.as_ref()).map_err(|error| {
                 error.context(
                     "no stack (without one `onecopy nc`, `serve` and `proxy` use the kernel's sockets)",
                 )
@@ -185,13 +185,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 "event": "up",
                 device: name,
                 "addresses": own.iter().map(Cidr::to_string).collect::<Vec<_>>(),
-                "kernel": kernel.map(|kernel| kernel.to_string()),
+                "kernel": kernel.iter().map(Cidr::to_string).collect::<Vec<_>>(),
                 "namespace": place,
                 "services": offered,
             })))?;
         }
         let own = list(own);
-        tell!("onecopy stack: {own} on {about}{}", around(kernel, place.as_deref(), &offered));
+        tell!("onecopy stack: {own} on {about}{}", around(&kernel, place.as_deref(), &offered));
         let program = Program::start(&args.command, namespace.as_ref())?;
         let pid = program.as_ref().map(Program::pid);
         tokio::select! {
@@ -238,10 +238,10 @@ fn code(status: ExitStatus) -> i32 {
 }
 
 /// What is around the stack.
-fn around(kernel: Option<Cidr>, place: Option<&str>, offered: &[(&str, SocketAddr)]) -> String {
+fn around(kernel: &[Cidr], place: Option<&str>, offered: &[(&str, SocketAddr)]) -> String {
     let mut text = String::new();
-    if let Some(kernel) = kernel {
-        text += &format!("; the kernel has {kernel}");
+    if !kernel.is_empty() {
+        text += &format!("; the kernel has {}", list(kernel));
     }
     if let Some(place) = place {
         text += &format!(" in a namespace (nsenter --net={place} COMMAND)");

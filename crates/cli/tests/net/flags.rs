@@ -41,7 +41,7 @@ fn usage() {
             "in no network of --addr",
         ),
         ("stack --addr 10.0.0.2/24 --route 10.1.0.0/16", "as in 10.1.0.0/16=10.0.0.9"),
-        ("stack --netns --addr fd00::2/64", "--kernel-addr"),
+        ("stack --netns --addr fd00::2/128", "--kernel-addr"),
         ("nc --transport stack localhost:1", "add --tap NAME"),
         ("nc --transport kernel-uring --tap t --addr 10.0.0.2/24 localhost:1", "leave it out"),
         ("nc --transport stack --udp localhost:1", "add --tap NAME"),

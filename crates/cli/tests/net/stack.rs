@@ -38,6 +38,37 @@ fn ping() {
     assert!(down["link"]["received"].as_u64().unwrap() >= 3, "{down}");
 }
 
+/// Of IPv6 alone, and of both: the kernel's side has an address beside each, which may be used at once.
+#[test]
+fn ping_over_ipv6() {
+    let Some(_) = World::new(&["ping", "ip"]) else { return };
+    if !std::path::Path::new("/proc/net/if_inet6").exists() {
+        return println!("lacking: a kernel with IPv6");
+    }
+    for (addr, ping, pings, kernel) in [
+        (&["fd00::2/64"][..], "ping -q -c 1 fd00::2", 1, &["fd00::1/64"][..]),
+        (
+            &["fd00::1/64", "10.0.0.2/24"],
+            "ping -q -c 1 fd00::1 && ping -q -c 1 10.0.0.2 && ip addr show dev onecopy0",
+            2,
+            &["10.0.0.1/24", "fd00::2/64"],
+        ),
+    ] {
+        let addr = addr.iter().flat_map(|addr| ["--addr", addr]);
+        let args: Vec<_> = ["stack", "--netns", "--json"].into_iter().chain(addr).collect();
+        let ended = Running::start(&mut onecopy(&[&args[..], &["--", "bash", "-c", ping]].concat())).end();
+        let ended = ended.well();
+        let said = ended.text();
+        assert_eq!(said.matches("1 received").count(), pings, "{said}");
+        if pings == 2 {
+            assert!(kernel.iter().all(|address| said.contains(address)), "{said}");
+        }
+        let up: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+        assert_eq!(up["kernel"], Value::from(kernel.to_vec()), "{up}");
+        assert_eq!(down(&ended.out)["ip"]["echoes"], pings, "{said}");
+    }
+}
+
 /// Its services, with the system's nc: bytes come back, are thrown away, and never end.
 #[test]
 fn services() {

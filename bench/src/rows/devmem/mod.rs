@@ -21,8 +21,8 @@ pub const ROW: Row = Row {
     about: "one stream of TCP, some 1 GiB a round, into a device's memory (devmem: fragments, whose tokens are given back at once), into host \
             pages of the same stack by reference (host), and received into a buffer that is then copied to the device (recv-copy); the device is \
             opaque, a stand-in: a memfd that no process maps. tap: the kernel sends over a TAP; pair: another stack of the process, over a cable \
-            in it; kernel: the kernel's TCP by io_uring, over a veth; tap/send and kernel/send: out of the device's memory to the kernel, and send-copy \
-            first copies it to a buffer. Nobody looks at the bytes; cpu is the machine's, side that of the process that has the device, all its threads; copies: the \
+            in it; kernel: the kernel's TCP by io_uring, over a veth; tap/send and kernel/send: out of the device's memory to the kernel, and pair/send to \
+            the other stack, which takes it by reference; send-copy first copies it to a buffer. Nobody looks at the bytes; cpu is the machine's, side that of the process that has the device, all its threads; copies: the \
             socket's count of bytes that this program copied; tokens: what giving a token back costs, by a call for each (single), for 64 (batched), \
             or by a push to a ring (ring), and taken: what whoever takes them out of it pays for each",
     stated: &[],
@@ -58,6 +58,7 @@ enum Over {
 fn cases(scale: Scale) -> Vec<Case> {
     vec![
         case("pair", Over::Pair, Way::Recv, scale),
+        case("pair/send", Over::Pair, Way::Send, scale),
         case("tap", Over::Tap, Way::Recv, scale),
         case("tap/send", Over::Tap, Way::Send, scale),
         case("kernel", Over::Kernel, Way::Recv, scale),

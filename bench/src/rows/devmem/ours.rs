@@ -61,7 +61,7 @@ pub fn over_tap(job: &Value) -> Result<Value> {
     Ok(with(figures, json!({"copies": copies, "says": engine.says(&stack)})))
 }
 
-/// Both ends in this process, of which the one with the device receives.
+/// Both ends in this process. The one with the device receives, or sends to one that takes the bytes by reference, whoever sends them.
 pub fn over_pair(job: &Value) -> Result<Value> {
     let job = Job::deserialize(job)?;
     let plan = &job.plan;
@@ -69,20 +69,22 @@ pub fn over_pair(job: &Value) -> Result<Value> {
     let near = stack(plan, a, [10, 77, 0, 1].into(), Mac([2, 0, 0, 0, 0, 1]))?;
     let far = stack(plan, b, ENGINE, Mac([2, 0, 0, 0, 0, 2]))?;
     let at = SocketAddr::new(ENGINE.into(), PORT);
-    let engine = Engine::new(&job, &far, at)?;
+    let sends = plan.way == Way::Send;
+    let of_the_device = if sends { &near } else { &far };
+    let engine = Engine::new(&job, of_the_device, at)?;
     let listener = Listener::bind(&far, at)?;
     let sender = Stream::connect(&near, at)?;
     let (receiver, _) = listener.accept()?;
-    let (figures, copies) = thread::scope(|scope| -> Result<_> {
-        let sending = scope.spawn(|| -> Result<()> {
-            let sender = Host { pages: pages(plan)?, stream: sender };
-            load::go(vec![sender], &Plan { way: Way::Send, ..plan.clone() }, true).map(drop)
-        });
-        let received = engine.go(receiver, plan);
-        sending.join().map_err(|_| anyhow!("the sending thread panicked"))??;
-        received
+    let (own, other) = if sends { (sender, receiver) } else { (receiver, sender) };
+    let (engine_figures, copies, peer_figures) = thread::scope(|scope| -> Result<_> {
+        let peer = scope.spawn(|| load::go(vec![Host { pages: pages(plan)?, stream: other }], plan, false));
+        let (figures, copies) = engine.go(own, plan)?;
+        let peer = peer.join().map_err(|_| anyhow!("the peer's thread panicked"))??;
+        Ok((figures, copies, peer))
     })?;
-    Ok(with(figures, json!({"copies": copies, "says": engine.says(&far)})))
+    // Who receives has the clock.
+    let figures = if sends { peer_figures } else { engine_figures };
+    Ok(with(figures, json!({"copies": copies, "says": engine.says(of_the_device)})))
 }
 
 fn stack(plan: &Plan, tap: Tap, address: std::net::Ipv4Addr, mac: Mac) -> Result<Stack> {

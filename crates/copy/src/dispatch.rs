@@ -165,7 +165,8 @@ pub struct Status {
     pub cached: &'static str,
     /// The kernel for ordinary stores in copies of `long_from` bytes and more.
     pub long: &'static str,
-    /// Where `long` begins, in bytes.
+    /// Where `long` begins, in bytes. Without a profile copies begin at [`LEARN_MIN`] with it where their destination is spread over more than
+    /// the second level of caches holds.
     pub long_from: usize,
     /// The kernel for non-temporal stores.
     pub stream: &'static str,

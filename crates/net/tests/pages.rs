@@ -3,11 +3,11 @@
 use onecopy_link::Tap;
 use onecopy_net::tcp::{Listener, Stream};
 use onecopy_net::{Driver, SendFlags, Stack, udp};
-use onecopy_testing::{asleep, writable};
+use onecopy_testing::{LONG, asleep, writable};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Pages of the stack that sends: fewer than a connection may have waiting.
 const PAGES: u32 = 8;
@@ -100,7 +100,9 @@ fn pages_that_the_program_gives_back_are_found() {
     assert_eq!(tried(other), Err(ErrorKind::WouldBlock));
     assert!(!writable(other));
     drop(slot);
+    let begun = Instant::now();
     while !writable(other) {
+        assert!(begun.elapsed() < LONG, "nobody finds them");
         let left = world.a.next_deadline().expect("it looks again");
         assert!(left <= Duration::from_millis(5), "{left:?}");
         world.a.drive(left).unwrap();
@@ -117,7 +119,9 @@ fn who_waits_is_woken_when_pages_are_home() {
     thread::scope(|scope| {
         // It drives its own stack meanwhile.
         let sends = asleep(scope, || other.send(&[7; 10_000]).unwrap());
+        let begun = Instant::now();
         while !sends.is_finished() {
+            assert!(begun.elapsed() < LONG, "nobody tells it");
             world.b.drive(Duration::from_millis(1)).unwrap();
         }
         assert_eq!(sends.join().unwrap(), 10_000);

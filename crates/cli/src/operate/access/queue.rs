@@ -32,6 +32,8 @@ pub struct Waiting {
     pub messages: Vec<Message>,
     /// What was added behind the messages.
     pub lines: Vec<u8>,
+    /// Bytes of the lines among the messages.
+    before: usize,
 }
 
 impl Waiting {
@@ -87,7 +89,7 @@ impl Queue {
             state = self.state();
         }
         let before = state.waiting.lines.len();
-        if before + line.len() > ROOM {
+        if state.waiting.before + before + line.len() > ROOM {
             return false;
         }
         state.waiting.lines.extend_from_slice(line);
@@ -107,6 +109,7 @@ impl Queue {
             state.format = setup.format;
         }
         let lines = std::mem::take(&mut state.waiting.lines);
+        state.waiting.before += lines.len();
         state.waiting.messages.extend([Message::Lines(lines), message]);
         (state.idle, state.urgent) = (false, true);
         drop(state);
@@ -131,5 +134,26 @@ impl Queue {
         }
         state.urgent = false;
         std::mem::swap(&mut state.waiting, room);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn lines_before_a_message_that_nobody_takes_count_too() {
+        let queue = Queue::new(Format::Combined);
+        let (mut format, mut line) = (Format::Combined, Vec::new());
+        let mut add = || queue.add(&mut format, &mut line, |_, line| line.resize(ROOM / 2, b'x'));
+        assert!(add());
+        queue.tell(Message::End(channel().0));
+        assert!(add());
+        assert!(!add(), "there is room for two");
+        let mut room = Waiting::default();
+        queue.take(&mut room);
+        assert_eq!((room.messages.len(), room.lines.len()), (2, ROOM / 2));
+        assert!(add());
     }
 }

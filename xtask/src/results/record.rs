@@ -219,7 +219,7 @@ pub fn parted(name: &str) -> Result<(&str, &str)> {
 pub fn parse(text: &str) -> Result<BTreeMap<String, Vec<Line>>> {
     let mut lines = text.lines();
     ensure!(lines.next() == Some(COLUMNS), "the first line is not {COLUMNS}");
-    let mut rows = BTreeMap::<String, Runs<(String, String, String), Line>>::new();
+    let mut rows = BTreeMap::<String, Runs<(), Line>>::new();
     for (at, text) in lines.enumerate() {
         // (No name and no figure of the bench has a comma.)
         let fields: Vec<&str> = text.split(',').collect();
@@ -237,8 +237,8 @@ pub fn parse(text: &str) -> Result<BTreeMap<String, Vec<Line>>> {
             ratio: number(ratio, at)?,
             runs: 1,
         };
-        let key = (line.case.clone(), line.engine.clone(), line.metric.clone());
-        rows.entry(row.to_owned()).or_default().add(key, program, line);
+        let place = (line.case.clone(), line.engine.clone(), line.metric.clone());
+        rows.entry(row.to_owned()).or_default().add(place, (), program, line);
     }
     let of_all = |runs: Vec<Line>| {
         let last = runs.last()?.clone();
@@ -253,7 +253,7 @@ pub fn parse(text: &str) -> Result<BTreeMap<String, Vec<Line>>> {
 pub fn demanded(text: &str) -> Result<BTreeMap<String, Vec<Demand>>> {
     let mut lines = text.lines();
     ensure!(lines.next() == Some(VERDICTS), "the first line is not {VERDICTS}");
-    let mut rows = BTreeMap::<String, Runs<(String, String, String, String), Demand>>::new();
+    let mut rows = BTreeMap::<String, Runs<String, Demand>>::new();
     for (at, text) in lines.enumerate() {
         let fields: Vec<&str> = text.splitn(8, ',').collect();
         let &[program, row, case, engine, metric, verdict, reached, words] = &fields[..] else {
@@ -275,8 +275,8 @@ pub fn demanded(text: &str) -> Result<BTreeMap<String, Vec<Demand>>> {
             runs: 1,
             missed: usize::from(holds == Some(false)),
         };
-        let key = (demand.case.clone(), demand.engine.clone(), demand.metric.clone(), demand.words.clone());
-        rows.entry(row.to_owned()).or_default().add(key, program, demand);
+        let place = (demand.case.clone(), demand.engine.clone(), demand.metric.clone());
+        rows.entry(row.to_owned()).or_default().add(place, demand.words.clone(), program, demand);
     }
     let of_all = |runs: Vec<Demand>| {
         let last = runs.last()?.clone();
@@ -310,8 +310,11 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     }
 }
 
-/// What the runs of a day have of one row, by what it is about, in the order in which it came up.
-struct Runs<K, V>(Vec<(K, String, Vec<V>)>);
+/// Whose figure or demand it is: case, engine and metric.
+type Place = (String, String, String);
+
+/// What the runs of a day have of one row, in the order in which it was recorded: where it stands, what is said there, which program's it is, and the value.
+struct Runs<K, V>(Vec<(Place, K, String, V)>);
 
 impl<K, V> Default for Runs<K, V> {
     fn default() -> Self {
@@ -320,17 +323,28 @@ impl<K, V> Default for Runs<K, V> {
 }
 
 impl<K: PartialEq, V> Runs<K, V> {
-    /// Adds what a run has. Earlier ones count no more if they were another program's, or nobody knows whose.
-    fn add(&mut self, key: K, program: &str, value: V) {
-        match self.0.iter_mut().find(|(known, ..)| *known == key) {
-            Some((_, of, values)) if of == program && !program.is_empty() => values.push(value),
-            Some((_, of, values)) => (*of, *values) = (program.to_owned(), vec![value]),
-            None => self.0.push((key, program.to_owned(), vec![value])),
-        }
+    fn add(&mut self, place: Place, said: K, program: &str, value: V) {
+        self.0.push((place, said, program.to_owned(), value));
     }
 
+    /// What the program has that was the last one at a place, of all of its runs; where nobody knows whose the last value is, that value alone.
     fn each(self, of_all: impl Fn(Vec<V>) -> Option<V>) -> Vec<V> {
-        self.0.into_iter().filter_map(|(.., values)| of_all(values)).collect()
+        let mut last = BTreeMap::new();
+        for (place, _, program, _) in &self.0 {
+            last.insert(place.clone(), program.clone());
+        }
+        let mut kept: Vec<(Place, K, Vec<V>)> = Vec::new();
+        for (place, said, program, value) in self.0 {
+            if last[&place] != program {
+                continue;
+            }
+            match kept.iter_mut().find(|(at, known, _)| *at == place && *known == said) {
+                Some((.., values)) if program.is_empty() => *values = vec![value],
+                Some((.., values)) => values.push(value),
+                None => kept.push((place, said, vec![value])),
+            }
+        }
+        kept.into_iter().filter_map(|(.., values)| of_all(values)).collect()
     }
 }
 
@@ -387,6 +401,9 @@ mod tests {
         let all = [old.clone(), first, second, third, line("2", 1.0, "1", "new")];
         assert_eq!(figures(&all), [(4.0, Some(2.5), 3), (1.0, Some(1.0), 1)]);
         assert_eq!(figures(&[old.clone(), old.clone(), old.replace(",old", ",")]), [(9.0, Some(9.0), 1)]);
+        // Another one in between takes none away.
+        let between = [line("1", 1.0, "1", "new"), old.clone(), line("1", 3.0, "2", "new")];
+        assert_eq!(figures(&between), [(2.0, Some(1.5), 2)]);
         let nobodys = old.replace(",old", ",");
         assert_eq!(figures(&[line("1", 1.0, "1", ""), nobodys]), [(9.0, Some(9.0), 1)], "nobody knows whose");
         let taken = |lines: &[String]| {
@@ -417,6 +434,11 @@ mod tests {
         assert_eq!(verdict(&["p none", "p reached 1.5"]), (Some(true), Some(1.5), 0, 2));
         assert_eq!(verdict(&["p none", "p none", "p reached 1.5"]), (None, Some(1.5), 0, 3));
         assert_eq!(verdict(&["p none"]), (None, None, 0, 1));
+        // What an earlier program was asked for is asked no more.
+        let asked = |of: &str, words: &str| format!("{of},a,1,auto,rate,missed,0.9,{words}\n");
+        let text = format!("{VERDICTS}\n{}{}", asked("p", ">= 1 x b"), asked("q", ">= 2 x b"));
+        let row = demanded(&text).unwrap().remove("a").unwrap();
+        assert_eq!(row.iter().map(|demand| &*demand.words).collect::<Vec<_>>(), [">= 2 x b"]);
         assert!(demanded(&format!("{VERDICTS}\np,a,1,auto,rate,perhaps,,x\n")).is_err());
         assert!(demanded(&format!("{VERDICTS}\np,a,1,auto\n")).is_err());
         assert!(demanded("bench,case\n").is_err());

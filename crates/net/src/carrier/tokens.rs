@@ -30,8 +30,6 @@ pub(crate) struct Tokens {
 #[derive(Debug, Default)]
 struct State {
     out: Out,
-    /// The socket is closed: what is given out now is given back at once.
-    closed: bool,
     /// What comes back without a call, if there is a way for it.
     ring: Option<Ring>,
 }
@@ -42,6 +40,8 @@ struct Out {
     held: HashMap<u64, Fragment, BuildHasherDefault<InOrder>>,
     /// The last one that was given out.
     last: u64,
+    /// The socket took all of them back as it was closed: whose they were does not know, and that is nobody's mistake.
+    closed: bool,
 }
 
 /// The side of a [`RefillRing`](super::RefillRing) that tokens are taken out of.
@@ -79,7 +79,7 @@ impl Out {
                 freed.fragments.push(fragment);
                 return true;
             }
-            None if (1..=self.last).contains(&token) => freed.nobodys.stale += 1,
+            None if (1..=self.last).contains(&token) => freed.nobodys.stale += u64::from(!self.closed),
             None => freed.nobodys.unknown += 1,
         }
         false
@@ -130,7 +130,8 @@ impl Tokens {
     pub fn give_out(&self, fragments: impl Iterator<Item = (Fragment, Frag)>, into: &mut Vec<Frag>) {
         let mut state = self.state.lock();
         for (fragment, frag) in fragments {
-            let token = if state.closed {
+            // Of a closed socket: what is given out now is given back at once.
+            let token = if state.out.closed {
                 0
             } else {
                 state.out.last += 1;
@@ -189,7 +190,7 @@ impl Tokens {
         {
             let mut state = self.state.lock();
             state.take_in(&mut freed);
-            state.closed = true;
+            state.out.closed = true;
             freed.fragments.extend(std::mem::take(&mut state.out.held).into_values());
         }
         self.home(freed);

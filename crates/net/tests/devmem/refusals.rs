@@ -4,7 +4,7 @@ use crate::binding::Whole;
 use crate::tx::{SumsNothing, filled, part, range};
 use crate::world::{World, errno, pattern};
 use onecopy_link::Tap;
-use onecopy_net::devmem::{Frag, TokenRange};
+use onecopy_net::devmem::{Frag, Token, TokenRange};
 use onecopy_net::tcp::Stream;
 use onecopy_net::{RecvFlags, Stack};
 use onecopy_pool::provider::Opaque;
@@ -205,6 +205,13 @@ fn a_token_object_counts_where_the_program_gives_it_back_twice_and_not_where_it_
         assert_eq!((free, none), (3, vec![]));
         let ((), none) = moved(&world.far, || drop((tokens.pop(), frags)));
         assert_eq!(none, []);
+        // Whose socket is closed first does not know that it was taken back.
+        let closed = world.connect();
+        closed.0.send(b"bytes").unwrap();
+        let late = closed.1.recv_frags(100).unwrap().into_tokens();
+        drop(closed);
+        let (back, none) = moved(&world.far, || late.into_iter().map(Token::give_back).collect::<Vec<_>>());
+        assert_eq!((back, none), (vec![false], vec![]));
         let (back, stale) = moved(&world.far, || tokens.pop().unwrap().give_back());
         assert_eq!((back, stale), (false, vec![("tokens_stale", 1)]));
         // What a ring passes over is that, too.

@@ -133,15 +133,15 @@ impl Chain {
     /// [`ChainError::MixedKinds`], [`ChainError::TooLong`]. The fragment is dropped, and with it its reference.
     #[inline]
     pub fn append(&mut self, fragment: Fragment) -> Result<(), ChainError> {
-        let grown = self.grown_by(&fragment)?;
+        let grown = self.grown_by(&fragment, fragment.kind())?;
         self.put(fragment, grown);
         Ok(())
     }
 
-    /// Its length, true size and kind with `fragment` at its end, if that may be there.
+    /// Its length, true size and kind with `fragment`, of kind `added`, at its end, if that may be there.
     #[inline]
-    fn grown_by(&self, fragment: &Fragment) -> Result<(u32, u32, Kind), ChainError> {
-        let kind = self.takes(fragment, self.frags.len())?;
+    fn grown_by(&self, fragment: &Fragment, added: Kind) -> Result<(u32, u32, Kind), ChainError> {
+        let kind = self.takes_kind(added, fragment, self.frags.len())?;
         let (len, page) = (fragment.len(), fragment.page().len());
         let held = if self.frags.last().is_some_and(|last| last.same_page(fragment)) { 0 } else { page };
         let (len, true_size) = grown(self.len, self.true_size, len, held)?;
@@ -192,8 +192,8 @@ impl Chain {
             && (self.checksum, other.checksum) == (Checksum::None, Checksum::None)
             && let Some(only) = other.frags.only()
         {
-            // What a small send comes to.
-            let grown = self.grown_by(only)?;
+            // What a small send comes to. (A chain may be a peer's though what is left of it is not.)
+            let grown = self.grown_by(only, other.kind.unwrap_or(only.kind()))?;
             if let Some(only) = other.frags.take_only() {
                 self.put(only, grown);
             }

@@ -257,7 +257,7 @@ impl Lane {
     }
 
     /// What is left in `rest` of the newest send, and of no other, was not taken by whoever it was given to: these bytes are no part of it
-    /// any more. False where that was all of it: the send was never made, its number is the next one's, and nothing is told of it.
+    /// any more. Nobody else has a segment with bytes of it. False where that was all of it: the send was never made, its number is the next one's, and nothing is told of it.
     pub fn take_back<P>(&mut self, rest: &mut Segment<P>) -> bool {
         let Some(id) = self.tail.checked_sub(1) else { return true };
         let only = rest.notif().and_then(|notif| notif.pins().only(&self.inner, id));

@@ -304,6 +304,12 @@ def program() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in parts)).hexdigest()[:16]
 
 
+def fits(path: pathlib.Path, columns: str) -> None:
+    """Ends the program where a file has other columns: a version of it before, or after, has begun it."""
+    if path.exists() and (heading := path.open().readline().strip()) != columns:
+        raise SystemExit(f"{path} has other columns than this version's ({columns}): move it away, or name a file in another folder")
+
+
 def appended(path: pathlib.Path, columns: str, lines: list[list[object]]) -> None:
     """Appends lines to a CSV file, which gets its heading with the first."""
     fresh = not path.exists()
@@ -333,6 +339,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.record and not args.record.with_suffix(".txt").exists():
         raise SystemExit(f"{args.record} has no facts of its machine beside it: name a file that `onecopy bench ROW --record` has made today")
+    if args.record:
+        fits(args.record, FIGURES)
+        fits(args.record.with_suffix(".verdicts.csv"), VERDICTS)
     engines = dict(ENGINES)
     if torch:
         # Its sums are numpy's here, and its own threads would only be in the way of a fork.

@@ -34,6 +34,9 @@ const REPORT_USAGE: u16 = 1 << 3;
 /// IORING_NOTIF_USAGE_ZC_COPIED, the top bit of a notification's result.
 const ZC_COPIED: i32 = i32::MIN;
 
+/// How long a wait goes on at most where the kernel takes no requests.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// How long a ring that is dropped waits for the kernel to give back what it has.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -270,7 +273,11 @@ impl Ring {
         // Each turn hands over all that is in the queue, or is the last one.
         while !self.hand_in() {
             if passed(self.uring.submit())?.is_none_or(|taken| taken == 0) {
-                // The kernel takes nothing before completions have been looked at, or memory is free: whoever waits has a look, and comes again.
+                // The kernel takes nothing before completions have been looked at, or memory is free: whoever waits has a look, and comes again. No
+                // event tells when memory is free.
+                if self.uring.completion().is_empty() {
+                    std::thread::sleep(limit.map_or(PAUSE, |limit| limit.min(PAUSE)));
+                }
                 return Ok(());
             }
         }
